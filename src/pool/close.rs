@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::pool::decide::Trigger;
 use crate::pool::free_space::COMMON;
 use crate::pool::reclaim::wait::Wait;
 use crate::pool::{Core, Pool};
@@ -63,8 +64,8 @@ impl Pool {
         let Core { memory, reclaimer, .. } = &mut *core;
         self.flush_all(&mut memory.free_space);
         memory.free_space.lower_peaks();
-        if confirms && reclaimer.may_cover(self) {
-            reclaimer.cover_all(self, memory);
+        if confirms {
+            reclaimer.cover(Trigger::GiveBack { all: true }, self, memory);
         }
         reclaimer.poll(self, memory)?;
         reclaimer.share_completed(memory, None);

@@ -14,6 +14,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use crate::pool::decide::Trigger;
 use crate::pool::free_space::{self, COMMON, FreeRange, Owner};
 use crate::pool::physical::{Candidates, Leaving};
 use crate::pool::{Core, Pool};
@@ -246,8 +247,8 @@ impl Pool {
         let uncovered = reclaimer.pending.has_open() || reclaimer.pending.has_uncovered_ranges();
         let was_uncovered = std::mem::replace(&mut decay.uncovered, uncovered);
         let wanted = (inactive || uncovered && was_uncovered) && !reclaimer.pending.has_batches();
-        if wanted && reclaimer.may_cover(self) {
-            reclaimer.cover_all(self, memory);
+        if wanted {
+            reclaimer.cover(Trigger::GiveBack { all: true }, self, memory);
         }
     }
 

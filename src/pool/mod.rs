@@ -12,6 +12,7 @@
 //! * `free_space`: what is free, in offsets
 //! * `physical`: handles and segments, the address range, the memory of dedicated allocations
 //! * `dedicated`: the table that finds dedicated allocations
+//! * `decide`: whether an event is recorded now, and what it covers
 //! * `stream_cache`: what each stream may reuse at once
 //! * `reclaim`: when freed memory becomes reusable
 //! * `slow_path`: the phases of a request that missed its cache
@@ -33,6 +34,7 @@ mod build;
 mod close;
 pub mod counters;
 mod decay;
+mod decide;
 pub mod dedicated;
 pub mod driver_calls;
 mod fill;

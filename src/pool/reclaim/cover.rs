@@ -3,26 +3,12 @@
 use std::sync::Arc;
 
 use crate::driver::{Capture, Context, Failure, RunningCapture, Stream};
+use crate::pool::decide::{Covers, Facts, Trigger, of_contexts};
 use crate::pool::free_space::Owner;
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::{Memory, Pool};
 use crate::sync::atomic::Ordering;
 use crate::sync::broken;
-
-/// What was freed is covered before a pool grows, once it is this much and this part of reserved memory.
-const MIN_FILED: u64 = 32 << 20;
-const FILED_PART: u64 = 16;
-
-/// Where memory is short, it is covered once it is this part of reserved memory.
-const EARLY_PART: u64 = 256;
-
-/// As many filed blocks count as a shortage: a pool has a number of blocks that is limited, and each takes host memory.
-const MAX_FILED_BLOCKS: usize = 1 << 22;
-
-/// How much freed memory is worth context events.
-fn much(memory: &Memory) -> u64 {
-    (memory.physical.reserved() / FILED_PART).max(MIN_FILED)
-}
 
 impl Reclaimer {
     /// Whether context events may be recorded although no request lacks memory: no capture is known. Each event ends
@@ -31,60 +17,51 @@ impl Reclaimer {
         pool.driver().features().context_events && !pool.is_capture_known()
     }
 
-    /// Covers what was left behind before the pool grows, for a request that found nothing free: if it is much and no capture
-    /// is known. What was freed without a stream is covered also where memory is short. Pinned memory counts as short: it is
-    /// not worth more of it. Returns whether something may be complete since.
-    pub(in crate::pool) fn cover_before_growth(&mut self, pool: &Pool, memory: &mut Memory) -> bool {
-        if !pool.driver().features().context_events {
-            return false;
-        }
-        let (filed, left) = (self.pending.filed(), self.pending.left_behind(&memory.free_space));
-        let is_much = filed + left >= much(memory) && self.may_cover(pool);
-        let short =
-            || pool.options.pinned || memory.physical.is_short() || self.pending.open_count() >= MAX_FILED_BLOCKS;
-        match (filed, left) {
-            (_, 1..) if is_much => self.cover_all(pool, memory),
-            (1.., _) if is_much || short() => {
-                self.cover(pool, memory);
-                true
-            }
-            _ => false,
-        }
+    /// What context events that are recorded now cover, for that trigger.
+    pub(in crate::pool) fn decide(&self, trigger: Trigger, pool: &Pool, memory: &Memory) -> Covers {
+        let physical = &memory.physical;
+        // With a headroom, each look whether memory is short may ask the driver.
+        let looks = physical.headroom == 0 || !matches!(trigger, Trigger::Miss);
+        let facts = Facts {
+            context_events: pool.driver().features().context_events,
+            capture_known: pool.is_capture_known(),
+            pinned: pool.options.pinned,
+            reserved: physical.reserved(),
+            page: physical.page,
+            filed: self.pending.filed(),
+            filed_blocks: self.pending.open_count(),
+            is_short: &|| looks && physical.is_short(),
+        };
+        of_contexts(trigger, &facts)
     }
 
-    /// Whether any request that missed its cache covers what was freed without a stream, although it may not need it: it is
-    /// much and no capture is known, or memory is short and it is a part of that. An event that comes early has mostly
-    /// completed once its memory is needed. Otherwise the pool would grow whenever its common free space is used up. With a
-    /// headroom, each look whether memory is short would ask the driver.
+    /// Whether any request that missed its cache covers what was freed without a stream.
     #[inline]
     pub(in crate::pool) fn is_early_cover_due(&self, pool: &Pool, memory: &Memory) -> bool {
-        let (filed, physical) = (self.pending.filed(), &memory.physical);
-        if filed == 0 || filed < (physical.reserved() / EARLY_PART).max(physical.page) {
-            return false;
-        }
-        let short = || physical.headroom == 0 && physical.is_short() && pool.driver().features().context_events;
-        filed >= much(memory) && self.may_cover(pool) || short()
+        self.pending.filed() > 0 && self.decide(Trigger::Miss, pool, memory) != Covers::Nothing
     }
 
-    /// Whether a request without a stream covers everything that was freed before the pool grows: it is much and no
-    /// capture is known, or memory is short.
-    pub(in crate::pool) fn is_cover_of_all_due(&self, pool: &Pool, memory: &Memory) -> bool {
-        if memory.physical.is_short() {
-            return true;
-        }
+    /// Covers what was left behind, if it is worth that before the pool grows. Returns whether anything was covered.
+    pub(in crate::pool) fn cover_before_growth(&mut self, pool: &Pool, memory: &mut Memory) -> bool {
+        let left = self.pending.left_behind(&memory.free_space);
+        self.cover(Trigger::Growth { left }, pool, memory)
+    }
+
+    /// Bytes that streams have freed and that are not common free space.
+    pub(in crate::pool) fn bytes_of_streams(&self, memory: &Memory) -> u64 {
         let owners = self.pending.owners().into_iter();
-        let bytes = owners.map(|owner| memory.free_space.free_bytes(owner)).sum::<u64>();
-        !pool.is_capture_known() && self.pending.filed() + bytes >= much(memory)
+        owners.map(|owner| memory.free_space.free_bytes(owner)).sum()
     }
 
-    /// Covers everything freed without a stream by context events, unless that would end a capture that the pool can
-    /// see. If the pressure epoch has changed since the last time, it also covers what was freed on streams: these may
-    /// be idle now and make no more calls.
-    pub(in crate::pool) fn cover(&mut self, pool: &Pool, memory: &mut Memory) {
-        if self.covered_epoch != pool.pressure_epoch.load(Ordering::Relaxed) {
-            self.cover_all(pool, memory);
-        } else if self.pending.has_open() {
-            self.cover_owners(pool, Vec::new());
+    /// Records the context events that the trigger is worth, unless that would end a capture that the pool can see. If the
+    /// pressure epoch has changed since the last time, they also cover what was freed on streams: these may be idle now and
+    /// make no more calls. Returns whether anything was covered.
+    pub(in crate::pool) fn cover(&mut self, trigger: Trigger, pool: &Pool, memory: &mut Memory) -> bool {
+        let pressed = self.covered_epoch != pool.pressure_epoch.load(Ordering::Relaxed);
+        match self.decide(trigger, pool, memory) {
+            Covers::Nothing => false,
+            Covers::Filed if !pressed => self.pending.has_open() && self.cover_owners(pool, Vec::new()),
+            Covers::Filed | Covers::All => self.cover_all(pool, memory),
         }
     }
 
@@ -154,7 +131,7 @@ impl Reclaimer {
 }
 
 impl Reclaimer {
-    /// As [`Reclaimer::cover`], only for what was freed without a stream. Returns whether there was something.
+    /// Covers what was freed without a stream. Returns whether there was something.
     pub(in crate::pool) fn cover_filed(&mut self, pool: &Pool) -> bool {
         self.pending.filed() > 0 && self.cover_owners(pool, Vec::new())
     }

@@ -3,6 +3,7 @@
 use crate::driver::{Context, Stream};
 use crate::history::Action;
 use crate::pool::counters::FreedBytes;
+use crate::pool::decide::Trigger;
 use crate::pool::free_space::NodeId;
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::pending::{Asks, Freed};
@@ -180,7 +181,7 @@ impl Reclaimer {
             && self.may_cover(pool)
             && let Ok(_entered) = pool.enter(&self.contexts)
         {
-            self.cover(pool, memory);
+            self.cover(Trigger::GiveBack { all: false }, pool, memory);
             let _ = self.poll_some(pool, memory, &mut Asks::few());
         }
     }

@@ -156,17 +156,4 @@ impl Reclaimer {
         claimed.touched.store(touched, Ordering::Relaxed);
         claimed.update_limits(block);
     }
-
-    /// Covers what resizable blocks have given back and nothing covers yet: the tails of shrinks, and freed blocks.
-    /// Returns whether anything was covered. While a capture is known, nothing is unless memory is short: the block grows
-    /// to the limit first.
-    pub(in crate::pool) fn cover_dedicated(&mut self, pool: &Pool, memory: &mut Memory) -> bool {
-        if pool.is_capture_known() && !memory.physical.is_short() {
-            return false;
-        }
-        if self.pending.has_uncovered_ranges() {
-            return self.cover_all(pool, memory);
-        }
-        self.pending.has_open_dedicated() && self.cover_owners(pool, Vec::new())
-    }
 }

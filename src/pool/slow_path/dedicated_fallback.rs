@@ -12,6 +12,7 @@
 //! 4. a bounded wait for pending memory, and then all of that again
 
 use crate::driver::{self, DriverError, Failure};
+use crate::pool::decide::Trigger;
 use crate::pool::free_space::{COMMON, Owner};
 use crate::pool::physical::dedicated_memory::{Budget, Built};
 use crate::pool::reclaim::wait::Wait;
@@ -117,7 +118,11 @@ fn reclaim(pool: &Pool, core: &mut Core, stream: Option<(&StreamView<'_>, Owner)
     if let Some((view, _)) = stream {
         reclaimer.record_stream_event(pool, &mut view.cache.inner.lock(), view.stream);
     }
-    if covers && !reclaimer.cover_dedicated(pool, memory) {
+    let range = Trigger::Range {
+        of_streams: reclaimer.pending.has_uncovered_ranges(),
+        filed: reclaimer.pending.has_open_dedicated(),
+    };
+    if covers && !reclaimer.cover(range, pool, memory) {
         reclaimer.cover_before_growth(pool, memory);
     }
     reclaimer.poll(pool, memory)

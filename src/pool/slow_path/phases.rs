@@ -16,6 +16,7 @@ use super::SlowPath;
 use super::requester::Requester;
 use super::steps::Moves;
 use crate::pool::Core;
+use crate::pool::decide::{Covers, Trigger};
 use crate::pool::free_space::{Cut, NodeId};
 use crate::pool::reclaim::pending::Asks;
 use crate::pool::reclaim::per_free_events::Reach;
@@ -116,9 +117,13 @@ impl SlowPath<'_, '_> {
     fn share(&mut self, allowance: u64) -> Step<u64> {
         let epoch = self.raise_pressure();
         let alone = matches!(self.requester, Requester::NoStream);
-        if alone && self.core.reclaimer.is_cover_of_all_due(self.pool, &self.core.memory) {
+        if alone {
+            let Core { memory, reclaimer, .. } = &mut **self.core;
+            let of_streams = reclaimer.bytes_of_streams(memory);
             // Events end captures. So the pool grows first if little is free, or once a capture is known.
-            self.wait.cover(self.pool, self.core);
+            if reclaimer.decide(Trigger::Share { of_streams }, self.pool, memory) == Covers::All {
+                self.wait.cover(self.pool, self.core);
+            }
         }
         let shares_first = self.core.memory.physical.is_short() || alone || self.pool.calls.others_wait();
         if shares_first {

@@ -3,6 +3,7 @@
 use super::SlowPath;
 use super::requester::Requester;
 use crate::driver::{Capture, Context};
+use crate::pool::decide::{StreamTrigger, Trigger, of_stream};
 use crate::pool::free_space::{COMMON, Cut, End, FreeSpace, NodeId};
 use crate::pool::physical::{Ahead, Grown, PhysicalMemory, Sources};
 use crate::pool::reclaim::free::FreedOn;
@@ -13,10 +14,6 @@ use crate::pool::{Core, Memory, Pool};
 use crate::support::error::Result;
 use crate::sync::atomic::Ordering;
 use crate::sync::broken;
-
-/// Where memory is short, a stream whose cache misses records a completion event once it has freed this part of reserved
-/// memory.
-const UNCOVERED_PART: u64 = 256;
 
 /// A stream records a completion event once its foreign frees reach this part of reserved memory.
 const FOREIGN_PART: u64 = 16;
@@ -39,14 +36,16 @@ pub(super) enum Moves {
     All,
 }
 
-/// Whether a stream whose cache misses records a completion event: others need what it has freed, or memory is short and
-/// it has freed much.
+/// Whether a stream whose cache misses records a completion event.
 #[inline]
 pub(super) fn is_event_due(inner: &Inner, pool: &Pool, physical: &PhysicalMemory) -> bool {
-    // Pinned memory becomes reusable only behind a completion event.
-    let wanted = pool.options.pinned || inner.pressure_epoch != pool.pressure_epoch.load(Ordering::Relaxed);
-    let due = || inner.uncovered >= (physical.reserved() / UNCOVERED_PART).max(physical.page);
-    inner.uncovered > 0 && (wanted || due() && physical.is_short())
+    let miss = StreamTrigger::Miss {
+        pinned: pool.options.pinned,
+        reserved: physical.reserved(),
+        page: physical.page,
+        is_short: &|| physical.is_short(),
+    };
+    of_stream(miss, inner.since_event(pool))
 }
 
 impl SlowPath<'_, '_> {
@@ -77,7 +76,7 @@ impl SlowPath<'_, '_> {
             return;
         }
         if let Ok(_entered) = self.pool.enter(&reclaimer.contexts) {
-            reclaimer.cover(self.pool, memory);
+            reclaimer.cover(Trigger::Miss, self.pool, memory);
         }
     }
 

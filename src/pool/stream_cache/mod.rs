@@ -19,6 +19,7 @@ pub mod lock;
 pub mod peak;
 
 use crate::driver::{Context, Stream};
+use crate::pool::decide::{EAGER_FREES, StreamTrigger, Uncovered, of_stream};
 use crate::pool::free_space::{End, FreeSpace, NodeId, Owner};
 use crate::pool::stream_cache::classes::Classes;
 use crate::pool::stream_cache::credits::Credits;
@@ -121,13 +122,6 @@ pub struct Inner {
 
 /// The pressure epoch of a stream whose next completion event something waits for. No pool's epoch ever gets as high.
 pub const AWAITED: u64 = u64::MAX;
-
-/// After a request had to wait, this many frees of each stream may record a completion event. A free does so only if
-/// the stream allocated fewer blocks than this after the freed one.
-const EAGER_FREES: u32 = 256;
-
-/// A completion event is due after this many foreign frees on a stream.
-const MAX_FOREIGN_FREES: u64 = 16;
 
 /// The cache of one stream handle. Two caches share no cache line, and no pair of lines that the processor fetches
 /// together.
@@ -239,33 +233,38 @@ impl Inner {
             .note(block.size(), self.allocations.saturating_sub(before));
     }
 
-    /// Whether the free of a block of this stream records a completion event. An application that shuts down may have
-    /// destroyed the stream before the free. So a free names an untrusted stream to the driver only where memory was
-    /// short lately and the stream has allocated few blocks after this one. It names a trusted stream where memory was
-    /// short lately or the pressure epoch has changed.
+    /// Whether the free of a block of this stream records a completion event.
     #[inline]
     pub fn wants_event(&mut self, pool: &Pool, block: &Block, trusted: bool) -> bool {
         let shortages = pool.shortages.load(Ordering::Relaxed);
         if self.shortages != shortages {
             (self.shortages, self.eager_frees) = (shortages, EAGER_FREES);
         }
-        if self.eager_frees > 0 {
+        let eager = (self.eager_frees > 0).then(|| {
             self.eager_frees -= 1;
-            let age = self
-                .allocations
-                .wrapping_sub(block.event_number.load(Ordering::Relaxed));
-            return trusted || age < u64::from(EAGER_FREES);
-        }
-        trusted && self.pressure_epoch != pool.pressure_epoch.load(Ordering::Relaxed)
+            let before = block.event_number.load(Ordering::Relaxed);
+            self.allocations.wrapping_sub(before)
+        });
+        of_stream(StreamTrigger::Free { trusted, eager }, self.since_event(pool))
     }
 
-    /// Notes a foreign free here, and returns whether a completion event is due. A stream that frees other streams'
-    /// blocks may never allocate, and the other stream needs what it frees.
+    /// Notes a foreign free here, and returns whether a completion event is due.
     pub fn is_event_due(&mut self, pool: &Pool) -> bool {
         self.foreign_frees += 1;
-        self.foreign_frees >= MAX_FOREIGN_FREES
-            || self.uncovered >= pool.foreign_bytes_due.load(Ordering::Relaxed)
-            || self.pressure_epoch != pool.pressure_epoch.load(Ordering::Relaxed)
+        let foreign = StreamTrigger::ForeignFree {
+            frees: self.foreign_frees,
+            due: pool.foreign_bytes_due.load(Ordering::Relaxed),
+        };
+        of_stream(foreign, self.since_event(pool))
+    }
+
+    /// What the stream has freed since its last completion event.
+    #[inline]
+    pub fn since_event(&self, pool: &Pool) -> Uncovered<impl Fn() -> bool> {
+        Uncovered {
+            bytes: self.uncovered,
+            is_wanted: || self.pressure_epoch != pool.pressure_epoch.load(Ordering::Relaxed),
+        }
     }
 }
 
