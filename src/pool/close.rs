@@ -39,7 +39,11 @@ impl Pool {
                     memory.free_space.transfer(owner, COMMON, u64::MAX, 0);
                 }
             }
-            released += memory.release(keep);
+            let _ = self.give_due_back(&mut core)?;
+            released += self.give_free_back(&mut core, keep)?;
+            // Another thread may give memory back, too.
+            self.wait_for_leaving(&mut core)?;
+            let Core { memory, reclaimer, .. } = &mut *core;
             // External memory stays. What was freed in it without a stream is covered.
             let stays = memory.physical.is_external && reclaimer.pending.filed() == 0;
             let done = stays || memory.physical.reserved() <= keep && !memory.physical.is_external;
@@ -74,6 +78,7 @@ impl Pool {
             // Streams that are active record an event at their next request.
             self.pressure_epoch.fetch_add(1, Ordering::Relaxed);
         }
+        self.give_due_back(&mut core)?;
         self.give_free_back(&mut core, keep)
     }
 
@@ -154,7 +159,11 @@ impl Pool {
             return true;
         }
         self.core.lock().memory.physical.reserve.bytes = 0;
-        if self.release_down_to(0, &mut wait).is_err() || !self.is_idle() {
+        if self.release_down_to(0, &mut wait).is_err() {
+            // Another call may have returned everything meanwhile.
+            return self.core.lock().closed;
+        }
+        if !self.is_idle() {
             return false;
         }
         let mut core = self.core.lock();
@@ -168,6 +177,9 @@ impl Pool {
             let Core { memory, reclaimer, .. } = &mut *core;
             if reclaimer.poll(self, memory).is_err() {
                 return false;
+            }
+            if self.give_due_back(&mut core).is_err() {
+                return true;
             }
         }
         let empty = core.reclaimer.is_empty() && core.memory.physical.is_empty();

@@ -12,31 +12,17 @@
 //! Uses: free_space, physical, reclaim, stream_cache.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
 
 use crate::pool::decide::Trigger;
 use crate::pool::free_space::{self, COMMON, FreeRange, Owner};
-use crate::pool::physical::{Candidates, Leaving};
+use crate::pool::give_back::{BATCH, SLICE, give_way, without_lock};
+use crate::pool::physical::{Candidates, Leaving, Quota};
 use crate::pool::{Core, Pool};
 use crate::support::config::ReleaseThreshold;
 use crate::support::error::Result;
 use crate::support::sort;
+use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
-use crate::sync::{MutexGuard, thread};
-
-/// How many handles go back together, before other threads may find them gone.
-const BATCH: usize = 16;
-
-/// How many nodes or blocks are looked at before other threads may have the lock.
-const SLICE: usize = 256;
-
-/// How often a trim looks anew for what may go back, because other threads changed the free space meanwhile.
-const LOOKS: usize = 4;
-
-/// How long a call that needs memory on its way back waits before it looks again.
-const PAUSE: Duration = Duration::from_micros(50);
-/// How long it waits at least, also with `wait_ms=0`: a batch takes about a millisecond.
-const LEAST_WAIT: Duration = Duration::from_millis(10);
 
 /// How many windows make up `decay_ms`.
 pub const WINDOWS: u64 = free_space::WINDOWS as u64;
@@ -97,6 +83,8 @@ impl Pool {
         if reclaimer.poll(self, memory).is_err() {
             return true;
         }
+        let _ = self.give_due_back(&mut core);
+        let Core { memory, .. } = &mut *core;
         memory.free_space.end_window();
         self.shrink_unused(&mut memory.free_space);
         memory.physical.end_window();
@@ -135,63 +123,6 @@ impl Pool {
             self.let_go(core, leaving);
         }
         Ok(())
-    }
-
-    /// Gives memory back that was taken out of the pool, without the lock. Returns the bytes that went.
-    pub(in crate::pool) fn let_go(&self, core: &mut MutexGuard<'_, Core>, mut leaving: Vec<Leaving>) -> u64 {
-        without_lock(core, || leaving.iter_mut().for_each(|memory| memory.go(&self.calls)));
-        let Core { memory, .. } = &mut **core;
-        memory.physical.end_leaving(&mut memory.free_space, leaving)
-    }
-
-    /// Returns all memory that is free for every stream to the driver, without the lock, while more than `keep` bytes and the
-    /// reserve are held. Returns the bytes.
-    pub(in crate::pool) fn give_free_back(&self, core: &mut MutexGuard<'_, Core>, keep: u64) -> Result<u64> {
-        let (mut released, mut before) = (0, 0);
-        loop {
-            let leaving = core.begin_leaving_free_cached(keep);
-            if leaving.is_empty() {
-                break;
-            }
-            match self.let_go(core, leaving) {
-                // The driver takes nothing back, or a close took everything.
-                0 => return Ok(released),
-                gone => released += gone,
-            }
-        }
-        for _ in 0..LOOKS {
-            let mut candidates = self.candidates(core)?;
-            loop {
-                let leaving = core.begin_leaving_free(keep, &mut candidates);
-                if leaving.is_empty() {
-                    break;
-                }
-                match self.let_go(core, leaving) {
-                    0 => return Ok(released),
-                    gone => released += gone,
-                }
-            }
-            if !candidates.changed || released == before {
-                break;
-            }
-            before = released;
-        }
-        Ok(released)
-    }
-
-    /// Handles and segments in common free space, in the order in which they go back. Other threads have the lock now and
-    /// then meanwhile. An error where all memory was returned by them.
-    fn candidates(&self, core: &mut MutexGuard<'_, Core>) -> Result<Candidates> {
-        let (mut candidates, mut from) = (Candidates::default(), Some(1));
-        while let Some(at) = from {
-            let Core { memory, .. } = &mut **core;
-            let (physical, free_space) = (&memory.physical, &memory.free_space);
-            from = physical.look_for_candidates(free_space, (at, SLICE), &mut candidates);
-            give_way(core)?;
-        }
-        without_lock(core, || candidates.sort());
-        core.still_open()?;
-        Ok(candidates)
     }
 
     /// Sets apart what streams did not need in the last windows. It becomes common free space once its work has completed.
@@ -272,21 +203,6 @@ impl Pool {
         }
         Ok(())
     }
-
-    /// Waits until no memory is on its way back to the driver, so that the caller finds it gone or free. It waits as long
-    /// as a request may, since the driver may wait for work. Returns whether something came to its end; an error where
-    /// all memory was returned meanwhile.
-    pub(in crate::pool) fn wait_for_leaving(&self, core: &mut MutexGuard<'_, Core>) -> Result<bool> {
-        if !core.memory.physical.is_leaving() {
-            return Ok(false);
-        }
-        let deadline = Instant::now() + self.options.wait.max(LEAST_WAIT);
-        while core.memory.physical.is_leaving() && Instant::now() < deadline {
-            without_lock(core, || std::thread::sleep(PAUSE));
-        }
-        core.still_open()?;
-        Ok(!core.memory.physical.is_leaving())
-    }
 }
 
 impl Core {
@@ -297,9 +213,9 @@ impl Core {
     }
 
     /// Bytes that are held beyond `keep` bytes and the reserve.
-    fn beyond(&self, keep: u64) -> u64 {
+    pub(in crate::pool) fn beyond(&self, keep: u64) -> u64 {
         let physical = &self.memory.physical;
-        physical.reserved().saturating_sub(keep.max(physical.floor()))
+        physical.held().saturating_sub(keep.max(physical.floor()))
     }
 
     /// Takes the next idle cached memory out of the pool, to go back to the driver, while more than `keep` bytes and the
@@ -307,43 +223,17 @@ impl Core {
     fn begin_leaving_cached(&mut self, keep: u64) -> Vec<Leaving> {
         let most = self.beyond(keep);
         let physical = &mut self.memory.physical;
-        let cached = physical.begin_leaving_cached(physical.idle_cached().min(most), BATCH);
+        let cached = physical.begin_leaving_cached(Quota::AtMost(physical.idle_cached().min(most)), BATCH);
         physical.take_idle_cached(cached.iter().map(Leaving::size).sum());
         cached
     }
 
     /// As [`Core::begin_leaving_cached`], for idle common free space.
     fn begin_leaving(&mut self, keep: u64, candidates: &mut Candidates) -> Vec<Leaving> {
-        let most = self.idle(keep);
+        let quota = Quota::AtMost(self.idle(keep));
         let (free_space, physical) = (&mut self.memory.free_space, &mut self.memory.physical);
-        let leaving = physical.begin_leaving(free_space, candidates, most, BATCH);
+        let leaving = physical.begin_leaving(free_space, candidates, quota, BATCH);
         free_space.take_idle(COMMON, leaving.iter().map(Leaving::size).sum());
         leaving
     }
-
-    /// As [`Core::begin_leaving_cached`], for all that is cached, however long it has been.
-    fn begin_leaving_free_cached(&mut self, keep: u64) -> Vec<Leaving> {
-        let most = self.beyond(keep);
-        self.memory.physical.begin_leaving_cached(most, BATCH)
-    }
-
-    /// As [`Core::begin_leaving`], for all memory that is free for every stream, however long it has been.
-    fn begin_leaving_free(&mut self, keep: u64, candidates: &mut Candidates) -> Vec<Leaving> {
-        let most = self.beyond(keep);
-        let (free_space, physical) = (&mut self.memory.free_space, &mut self.memory.physical);
-        physical.begin_leaving(free_space, candidates, most, BATCH)
-    }
-}
-
-/// Lets other threads have the lock. An error where all memory was returned meanwhile.
-fn give_way(core: &mut MutexGuard<'_, Core>) -> Result<()> {
-    without_lock(core, thread::yield_now);
-    core.still_open()
-}
-
-/// Does `work` while other threads may have the lock.
-fn without_lock<T>(core: &mut MutexGuard<'_, Core>, work: impl FnOnce() -> T) -> T {
-    #[cfg(test)]
-    core.memory.free_space.looks.pause();
-    MutexGuard::unlocked(core, work)
 }

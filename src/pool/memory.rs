@@ -34,18 +34,7 @@ impl Memory {
         self.physical.obtain_reserve(&mut self.free_space);
     }
 
-    /// Returns memory that is free for every caller to the driver until at most `keep` bytes are reserved. External
-    /// memory is never returned. Returns the bytes.
-    pub fn release(&mut self, keep: u64) -> u64 {
-        self.physical.release(&mut self.free_space, keep)
-    }
-
-    /// As [`Memory::release`], but first what lies in the `size` bytes at `offset`.
-    pub fn release_from(&mut self, (offset, size): (u64, u64), keep: u64) -> u64 {
-        self.physical.release_in(&mut self.free_space, (offset, size), keep) + self.release(keep)
-    }
-
-    /// As [`Memory::release`], for memory that is created in exchange: the reserve is no floor.
+    /// See [`PhysicalMemory::exchange_for_new`].
     pub fn exchange_for_new(&mut self, keep: u64) -> u64 {
         self.physical.exchange_for_new(&mut self.free_space, keep)
     }

@@ -15,6 +15,7 @@
 //! * `decide`: whether an event is recorded now, and what it covers
 //! * `stream_cache`: what each stream may reuse at once
 //! * `reclaim`: when freed memory becomes reusable
+//! * `give_back`: memory goes back to the driver without the lock
 //! * `slow_path`: the phases of a request that missed its cache
 //! * `resize`: growing and shrinking
 //! * `decay`: what was idle for long goes back to the driver
@@ -39,6 +40,7 @@ pub mod dedicated;
 pub mod driver_calls;
 mod fill;
 pub mod free_space;
+mod give_back;
 mod inspect;
 mod memory;
 mod options;

@@ -165,7 +165,7 @@ const PIECES: u64 = 20_000;
 const RANGES: u64 = 8_000;
 
 /// The windows of decay in which idle memory is found and goes back.
-const WINDOWS: usize = 8;
+const WINDOWS: usize = 16;
 
 /// What returns memory to the driver.
 #[derive(Clone, Copy)]

@@ -259,6 +259,13 @@ impl FreeSpace {
         self.give(id, owner, self.nodes[id as usize].event_number);
     }
 
+    /// Gives an idle used node to common free space. Returns the range that holds it then.
+    pub fn give_common(&mut self, id: NodeId) -> NodeId {
+        debug_assert_eq!(self.nodes[id as usize].state, State::Used);
+        self.end_hold(id);
+        self.release(id, COMMON, 0)
+    }
+
     /// Gives an idle used node back to the arena that it was handed out from; to common free space where there is none.
     pub fn give_home(&mut self, id: NodeId) {
         debug_assert_eq!(self.nodes[id as usize].state, State::Used);

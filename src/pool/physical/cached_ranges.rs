@@ -67,7 +67,7 @@ impl PhysicalMemory {
         true
     }
 
-    fn uncache(&mut self, at: usize) -> Option<DedicatedMemory> {
+    pub(in crate::pool::physical) fn uncache(&mut self, at: usize) -> Option<DedicatedMemory> {
         let block = self.cached_ranges.remove(at)?;
         self.cached_range_bytes -= block.committed();
         self.note_cached();

@@ -48,6 +48,33 @@ impl PhysicalMemory {
         free_space.look(from, most, |range| self.find_in(range, found))
     }
 
+    /// Adds the candidates of common range `id` that have a part in the `size` bytes at `offset`.
+    pub(in crate::pool::physical) fn look_in_span(
+        &self,
+        free_space: &FreeSpace,
+        id: NodeId,
+        (offset, size): (u64, u64),
+        candidates: &mut Candidates,
+    ) {
+        if !free_space.holds(id, COMMON, offset, size) {
+            return;
+        }
+        let (from, bytes) = free_space.span(id);
+        // The first piece may begin before the span.
+        let first = self.mapped.range(..=offset).next_back().map_or(offset, |(at, _)| *at);
+        for mapped in self.mapped.range(first..offset + size).map(|(_, mapped)| mapped) {
+            let range = FreeRange {
+                id,
+                owner: COMMON,
+                offset: from,
+                size: bytes,
+            };
+            if mapped.end() > offset {
+                candidates.found.extend(mapped.idle_in(range));
+            }
+        }
+    }
+
     /// Mapped handles and segments that are complete for every caller.
     pub(in crate::pool::physical) fn scattered(&self, free_space: &FreeSpace) -> Vec<Idle> {
         let mut candidates = Candidates::default();
@@ -66,27 +93,34 @@ impl PhysicalMemory {
 
     fn find_in(&self, range: FreeRange, found: &mut Vec<Found>) {
         let FreeRange {
-            id,
-            owner,
-            offset,
-            size,
+            owner, offset, size, ..
         } = range;
         // No handle and no segment is smaller.
         if owner != COMMON || size + SEGMENT_PADDING < self.page {
             return;
         }
         let from = offset.saturating_sub(SEGMENT_PADDING);
-        for mapped in self.mapped.range(from..offset + size).map(|(_, mapped)| mapped) {
-            let inside = mapped.offset >= offset && mapped.end() <= offset + size;
-            if inside && !matches!(mapped.origin, Origin::External) {
-                let idle = Idle {
-                    range: id,
-                    owner,
-                    offset: mapped.offset,
-                    size: mapped.size,
-                };
-                found.push((size, idle));
-            }
-        }
+        let mapped = self.mapped.range(from..offset + size);
+        found.extend(mapped.filter_map(|(_, mapped)| mapped.idle_in(range)));
+    }
+}
+
+impl Mapped {
+    /// It as a part of a free range, if it lies in it wholly and may go back.
+    fn idle_in(&self, range: FreeRange) -> Option<Found> {
+        let FreeRange {
+            id,
+            owner,
+            offset,
+            size,
+        } = range;
+        let inside = self.offset >= offset && self.end() <= offset + size;
+        let idle = Idle {
+            range: id,
+            owner,
+            offset: self.offset,
+            size: self.size,
+        };
+        (inside && !matches!(self.origin, Origin::External)).then_some((size, idle))
     }
 }

@@ -7,8 +7,18 @@
 use super::*;
 use crate::pool::free_space::FreeRange;
 
-/// One handle or segment on its way back to the driver.
+/// How much goes back.
+#[derive(Debug, Clone, Copy)]
+pub enum Quota {
+    /// At most so many bytes.
+    AtMost(u64),
+    /// So many bytes or a little more, but nothing that the reserve needs.
+    AtLeast(u64),
+}
+
+/// One handle, segment or range on its way back to the driver.
 pub struct Leaving {
+    /// Bytes of physical memory that go; none for a range, whose handles are cached.
     size: u64,
     memory: Memory,
     /// How far it has come.
@@ -22,6 +32,15 @@ enum Memory {
     Cached(Handle),
     /// The driver's allocation at this address, at that offset. The used node keeps its place.
     Segment(u64, u64, NodeId),
+    /// What a dedicated allocation had.
+    Range(Box<Range>),
+}
+
+struct Range {
+    release: DeferredRelease,
+    /// What is mapped elsewhere although nothing uses it.
+    mapped: Vec<(u64, u64)>,
+    found: Recovered,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,8 +56,22 @@ impl Leaving {
         self.size
     }
 
+    /// Whether it is a range, whose handles are cached.
+    pub fn is_range(&self) -> bool {
+        matches!(self.memory, Memory::Range(_))
+    }
+
     /// Makes the driver calls. The pool's lock need not be held; a context of the device is current.
     pub fn go(&mut self, calls: &DriverCalls) {
+        if let Memory::Range(range) = &mut self.memory {
+            let Range { release, mapped, found } = &mut **range;
+            release.unmap(calls, found);
+            mapped.extend(&release.mappings);
+            if release.unreserve(calls, mapped) {
+                self.state = State::Gone;
+            }
+            return;
+        }
         if let Memory::Segment(address, ..) = self.memory {
             self.advance(calls.free(address), State::Gone);
             return;
@@ -63,18 +96,19 @@ impl Leaving {
 }
 
 impl PhysicalMemory {
-    /// Takes `candidates` that are still in common free space out of it: at most `bytes` bytes, and `most` of them. Each one
+    /// Takes `candidates` that are still in common free space out of it: as `quota` says, and at most `most` of them. Each one
     /// goes back with [`Leaving::go`], and all of them have to come to [`PhysicalMemory::end_leaving`].
     pub fn begin_leaving(
         &mut self,
         free_space: &mut FreeSpace,
         candidates: &mut Candidates,
-        bytes: u64,
+        quota: Quota,
         most: usize,
     ) -> Vec<Leaving> {
-        let (mut leaving, mut left) = (Vec::new(), bytes);
+        let (mut leaving, mut taken) = (Vec::new(), 0);
         let base = self.addresses.base().unwrap_or_default();
         while leaving.len() < most
+            && let Some(largest) = self.largest(quota, taken)
             && let Some(idle) = candidates.next()
         {
             // Other memory may have been mapped there since, but what lies in the free range is free.
@@ -83,7 +117,7 @@ impl PhysicalMemory {
                 continue;
             };
             let bytes = mapped.end() - mapped.offset;
-            if bytes > left {
+            if mapped.size > largest {
                 continue;
             }
             let Some(node) = free_space.take_in(idle.range, COMMON, mapped.offset, bytes) else {
@@ -112,10 +146,19 @@ impl PhysicalMemory {
                 memory,
                 state: State::Held,
             });
-            left -= bytes;
+            taken += size;
+            self.leaving_bytes += size;
         }
         self.leaving += leaving.len();
         leaving
+    }
+
+    /// The size of the largest handle or segment that goes next, after `taken` bytes; none where those are enough.
+    fn largest(&self, quota: Quota, taken: u64) -> Option<u64> {
+        match quota {
+            Quota::AtMost(bytes) => (taken < bytes).then(|| bytes - taken),
+            Quota::AtLeast(bytes) => (taken < bytes).then(|| self.releasable(self.floor())),
+        }
     }
 
     /// Sets `range` apart, where its owner has as many idle bytes ([`FreeSpace::idle`]); otherwise handles and segments at its
@@ -140,15 +183,13 @@ impl PhysicalMemory {
         }
     }
 
-    /// As [`PhysicalMemory::begin_leaving`], for cached handles. Cached ranges are taken apart first, oldest first.
-    pub fn begin_leaving_cached(&mut self, bytes: u64, most: usize) -> Vec<Leaving> {
-        let oldest = |ranges: &VecDeque<DedicatedMemory>| ranges.front().map_or(u64::MAX, DedicatedMemory::committed);
-        while oldest(&self.cached_ranges) <= bytes.saturating_sub(self.cached_handle_bytes) {
-            self.destroy_cached_range();
-        }
-        let (mut leaving, mut left) = (Vec::new(), bytes);
+    /// As [`PhysicalMemory::begin_leaving`], for cached handles. Once those are gone, cached ranges are taken apart, oldest
+    /// first: their handles become cached ones.
+    pub fn begin_leaving_cached(&mut self, quota: Quota, most: usize) -> Vec<Leaving> {
+        let (mut leaving, mut taken) = (Vec::new(), 0);
         while leaving.len() < most
-            && let Some((&size, _)) = self.cached_handles.range(..=left).next_back()
+            && let Some(largest) = self.largest(quota, taken)
+            && let Some((&size, _)) = self.cached_handles.range(..=largest).next_back()
             && let Some(handle) = self.take_cached(size)
         {
             leaving.push(Leaving {
@@ -156,10 +197,52 @@ impl PhysicalMemory {
                 memory: Memory::Cached(handle),
                 state: State::Held,
             });
-            left -= size;
+            taken += size;
+            self.leaving_bytes += size;
         }
         self.leaving += leaving.len();
-        leaving
+        if !leaving.is_empty() {
+            return leaving;
+        }
+        match quota {
+            Quota::AtMost(bytes) => {
+                self.begin_leaving_ranges(bytes.saturating_sub(self.cached_handle_bytes), true, most)
+            }
+            Quota::AtLeast(bytes) if self.cached_handles.is_empty() => self.begin_leaving_ranges(bytes, false, most),
+            Quota::AtLeast(_) => leaving,
+        }
+    }
+
+    /// Takes the oldest cached ranges, `most` at most, until those are `bytes` bytes; with `fits`, no more than that. Their
+    /// handles are cached once they are unmapped.
+    pub fn begin_leaving_ranges(&mut self, bytes: u64, fits: bool, most: usize) -> Vec<Leaving> {
+        let (mut releases, mut left) = (Vec::new(), bytes);
+        while releases.len() < most
+            && left > 0
+            && let Some(committed) = self.cached_ranges.front().map(DedicatedMemory::committed)
+            && (!fits || committed <= left)
+            && let Some(block) = self.uncache(0)
+        {
+            left = left.saturating_sub(committed);
+            releases.push(block.into_release());
+        }
+        self.begin_releases(releases)
+    }
+
+    /// Takes what dedicated allocations had.
+    pub(in crate::pool::physical) fn begin_releases(&mut self, releases: Vec<DeferredRelease>) -> Vec<Leaving> {
+        self.leaving += releases.len();
+        let mapped: Vec<(u64, u64)> = self.still_mapped().collect();
+        let leaving = releases.into_iter().map(|release| Leaving {
+            size: 0,
+            memory: Memory::Range(Box::new(Range {
+                release,
+                mapped: mapped.clone(),
+                found: Recovered::default(),
+            })),
+            state: State::Held,
+        });
+        leaving.collect()
     }
 
     /// Notes what became of memory that was to go back. What the driver did not take back is common free space again, or
@@ -172,7 +255,20 @@ impl PhysicalMemory {
         self.leaving -= leaving.len();
         let mut gone = 0;
         for Leaving { size, memory, state } in leaving {
+            self.leaving_bytes -= size;
             match (memory, state) {
+                (Memory::Range(range), state) => {
+                    let Range { release, found, .. } = *range;
+                    for (address, bytes) in found.freed {
+                        gone += self.granules.give(address, bytes);
+                    }
+                    for (handle, size) in found.handles {
+                        self.keep(handle, size);
+                    }
+                    if state != State::Gone {
+                        self.deferred.push(release);
+                    }
+                }
                 (Memory::Handle(_, offset, _, node), State::Held) => {
                     self.record(Action::SegmentMap, offset, size);
                     self.stay(free_space, offset, node);

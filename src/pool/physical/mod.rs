@@ -20,6 +20,7 @@ use crate::pool::free_space::{COMMON, FreeSpace, IdleBytes, NodeId, Owner, Place
 use crate::pool::physical::address_space::AddressSpace;
 use crate::pool::physical::dedicated_memory::DedicatedMemory;
 use crate::pool::physical::deferred_release::{DeferredRelease, Recovered};
+use crate::pool::physical::due::Due;
 use crate::pool::physical::granules::Granules;
 use crate::pool::physical::reserve::Reserve;
 
@@ -28,6 +29,7 @@ mod cached_ranges;
 mod candidates;
 pub mod dedicated_memory;
 pub mod deferred_release;
+mod due;
 mod granules;
 mod grow;
 pub mod index;
@@ -37,7 +39,7 @@ mod reserve;
 mod segments;
 
 pub use candidates::Candidates;
-pub use leaving::Leaving;
+pub use leaving::{Leaving, Quota};
 
 /// The largest handle, in bytes and as a part of what is reserved. A block that takes a part of a handle keeps the rest
 /// from being moved or returned.
@@ -137,8 +139,11 @@ pub struct PhysicalMemory {
     cached_range_bytes: u64,
     /// How much of what is cached was idle for a while.
     idle_cached: IdleBytes,
-    /// How many handles and segments are on their way back to the driver.
+    /// How many handles, segments and ranges are on their way back to the driver, and the bytes that go.
     leaving: usize,
+    leaving_bytes: u64,
+    /// What goes back once a call gives the pool's lock up.
+    due: Due,
     reserved: u64,
     /// What single allocations of the driver's malloc take.
     granules: Granules,
@@ -193,6 +198,8 @@ impl PhysicalMemory {
             cached_range_bytes: 0,
             idle_cached: IdleBytes::default(),
             leaving: 0,
+            leaving_bytes: 0,
+            due: Due::default(),
             reserved: 0,
             granules,
             deferred: Vec::new(),
@@ -213,6 +220,11 @@ impl PhysicalMemory {
     /// Bytes of physical memory held.
     pub fn reserved(&self) -> u64 {
         self.reserved
+    }
+
+    /// Bytes of physical memory held, without what is on its way back to the driver.
+    pub fn held(&self) -> u64 {
+        self.reserved.saturating_sub(self.leaving_bytes)
     }
 
     /// Bytes that may be created below the limit, and without taking what the device has to keep free for others.
@@ -404,6 +416,7 @@ impl PhysicalMemory {
         self.cached_handles.is_empty()
             && self.cached_ranges.is_empty()
             && self.deferred.is_empty()
+            && self.due.releases.is_empty()
             && self.leaving == 0
             && self
                 .mapped
@@ -417,7 +430,8 @@ impl PhysicalMemory {
         self.cached_handles.clear();
         self.cached_ranges.clear();
         self.deferred.clear();
-        (self.stuck, self.leaving) = (0, 0);
+        self.due = Due::default();
+        (self.stuck, self.leaving, self.leaving_bytes) = (0, 0, 0);
         (self.cached_handle_bytes, self.cached_range_bytes, self.reserved) = (0, 0, 0);
     }
 }

@@ -81,13 +81,8 @@ impl PhysicalMemory {
         }
     }
 
-    /// Returns memory that is complete for every caller to the driver until at most `keep` bytes are reserved, or what is
-    /// left would be less than the reserve: cached handles first, then scattered memory. Returns the bytes.
-    pub fn release(&mut self, free_space: &mut FreeSpace, keep: u64) -> u64 {
-        self.release_above(self.floor(), free_space, keep)
-    }
-
-    /// As [`PhysicalMemory::release`], for memory that is created in exchange: the reserve is no floor.
+    /// Returns memory that is complete for every caller to the driver until at most `keep` bytes are reserved, for memory that
+    /// is created in exchange: the reserve is no floor. Cached handles go first, then scattered memory. Returns the bytes.
     pub fn exchange_for_new(&mut self, free_space: &mut FreeSpace, keep: u64) -> u64 {
         self.release_above(0, free_space, keep)
     }
@@ -97,14 +92,6 @@ impl PhysicalMemory {
         let released = self.release_cached_above(floor, keep);
         let pieces = self.scattered(free_space);
         released + self.release_pieces(floor, free_space, pieces, keep)
-    }
-
-    /// Returns handles and segments in the `size` bytes at `offset` that are complete for every caller to the driver, while
-    /// more than `keep` bytes and the reserve stay. Returns the bytes.
-    pub fn release_in(&mut self, free_space: &mut FreeSpace, (offset, size): (u64, u64), keep: u64) -> u64 {
-        let mut pieces = self.scattered(free_space);
-        pieces.retain(|piece| piece.offset < offset + size && offset < piece.offset + piece.size);
-        self.release_pieces(self.floor(), free_space, pieces, keep)
     }
 
     fn release_pieces(&mut self, floor: u64, free_space: &mut FreeSpace, pieces: Vec<Idle>, keep: u64) -> u64 {
@@ -218,7 +205,7 @@ impl PhysicalMemory {
     }
 
     /// What the driver refused to unmap, outside the pool's address range.
-    fn still_mapped(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub(in crate::pool::physical) fn still_mapped(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.deferred.iter().flat_map(|deferred| &deferred.mappings).copied()
     }
 

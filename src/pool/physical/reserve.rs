@@ -37,9 +37,9 @@ impl PhysicalMemory {
 
     /// The largest handle or segment that may go back, where so many bytes are to stay. A limit comes first.
     pub(in crate::pool::physical) fn releasable(&self, floor: u64) -> u64 {
-        match self.limit != 0 && self.reserved > self.limit {
+        match self.limit != 0 && self.held() > self.limit {
             true => u64::MAX,
-            false => self.reserved.saturating_sub(floor),
+            false => self.held().saturating_sub(floor),
         }
     }
 

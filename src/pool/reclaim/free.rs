@@ -72,6 +72,7 @@ impl Pool {
         self.count_pending_free(&mut memory.counts, bytes);
         reclaimer.reclaim_graphs(self, memory);
         reclaimer.free(self, memory, id, block, freed_on);
+        let _ = self.give_due_back(&mut core);
     }
 
     /// Whether memory that was freed in this way goes back to the driver.

@@ -69,6 +69,7 @@ impl Pool {
             Some(behind) => reclaimer.pending.free_behind(vec![behind], freed),
             None => reclaimer.free_for_all(self, memory, freed, freed_on),
         }
+        let _ = self.give_due_back(&mut core);
     }
 
     /// Takes all that live blocks have at their ends and do not use, until `lacking` bytes more are cached. Returns whether

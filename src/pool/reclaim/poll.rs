@@ -120,42 +120,32 @@ impl Reclaimer {
                     _ => pool.record_range_completed(offset, size),
                 }
                 pool.end_block(&memory.free_space, id);
-                match give_back || pool.options.pinned {
-                    true => memory.free_space.give(id, COMMON, 0),
-                    false => memory.free_space.give_home(id),
+                if !give_back && !pool.options.pinned {
+                    return memory.free_space.give_home(id);
                 }
-                if give_back
-                    && !memory.physical.is_external
-                    && let Ok(_entered) = pool.enter(&self.contexts)
-                {
-                    // Returns as many bytes as were freed: the block's own handles, which are few, then others.
-                    let page = memory.physical.page;
-                    let keep = memory.physical.reserved().saturating_sub(size / page * page);
-                    memory.release_from((offset, size), keep);
+                let range = memory.free_space.give_common(id);
+                if give_back && !memory.physical.is_external {
+                    memory.physical.note_due(range, (offset, size));
                 }
             }
             Freed::Tail { block, number } => self.return_tail(pool, memory, block, number),
             // The block may have it from now on, and notices when it grows.
             Freed::Remainder(_) => {}
             Freed::Dedicated(block) => {
-                let Ok(_entered) = pool.enter(&self.contexts) else {
-                    // No driver call is possible now, so this is tried again later.
-                    return self.pending.file_again(Freed::Dedicated(block));
-                };
                 memory.counts.end_pending(block.size);
                 pool.record_dedicated_gone(&block);
-                let (give_back, bytes) = (block.give_back, block.committed());
-                if block.resizable && !give_back && !block.is_malloc() {
-                    memory.physical.cache_range(*block);
-                } else {
-                    block.destroy(&mut memory.physical);
-                }
-                if give_back {
-                    let keep = memory.physical.reserved().saturating_sub(bytes);
-                    memory.physical.release_cached(keep);
+                let give_back = block.give_back;
+                match block.resizable && !give_back && !block.is_malloc() {
+                    true => memory.physical.cache_range(*block),
+                    false => memory.physical.note_due_block(*block, give_back),
                 }
             }
         }
+    }
+
+    /// See [`threshold`].
+    pub(in crate::pool) fn threshold(&self, pool: &Pool, memory: &Memory) -> u64 {
+        threshold(pool, memory)
     }
 
     pub(super) fn is_over_threshold(&self, pool: &Pool, memory: &Memory) -> bool {
@@ -163,10 +153,8 @@ impl Reclaimer {
     }
 
     fn keep_to_threshold(&self, pool: &Pool, memory: &mut Memory) {
-        if self.is_over_threshold(pool, memory)
-            && let Ok(_entered) = pool.enter(&self.contexts)
-        {
-            memory.release(threshold(pool, memory));
+        if self.is_over_threshold(pool, memory) {
+            memory.physical.note_excess();
         }
     }
 }

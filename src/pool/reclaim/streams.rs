@@ -74,6 +74,7 @@ impl Pool {
                 }
             }
             let _ = reclaimer.poll_some(self, memory, &mut Asks::few());
+            let _ = self.give_due_back(&mut core);
         }
     }
 }

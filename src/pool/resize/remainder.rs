@@ -20,10 +20,11 @@ impl Pool {
         loop {
             let Core { memory, reclaimer, .. } = &mut **core;
             reclaimer.poll(self, memory)?;
-            if !reclaimer.pending.has_remainder(remainder.number) {
+            self.give_due_back(core)?;
+            if !core.reclaimer.pending.has_remainder(remainder.number) {
                 return Ok(());
             }
-            let waited = match reclaimer.pending.event_of_remainder(remainder.number) {
+            let waited = match core.reclaimer.pending.event_of_remainder(remainder.number) {
                 Some((context, event)) => wait.wait_for_event(self, core, context, event)?,
                 None => wait.wait(self, core)?,
             };

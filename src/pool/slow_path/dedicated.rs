@@ -139,6 +139,7 @@ impl Pool {
             core.reclaimer.pending.count_dedicated(owner, 1);
         }
         core.memory.counts.allocated(0);
+        let _ = self.give_due_back(&mut core);
         drop(core);
         self.note_memory();
         self.charge(want.size);

@@ -14,6 +14,7 @@
 use crate::driver::{self, DriverError, Failure};
 use crate::pool::decide::Trigger;
 use crate::pool::free_space::{COMMON, Owner};
+use crate::pool::give_back::BATCH;
 use crate::pool::physical::dedicated_memory::{Budget, Built};
 use crate::pool::reclaim::wait::Wait;
 use crate::pool::{Core, Memory, Pool, StreamView, Want};
@@ -46,9 +47,7 @@ impl DedicatedFallback<'_, '_> {
         } = self;
         let mut refusal = None;
         loop {
-            if let Some((view, owner)) = self.stream {
-                view.check_owner(owner)?;
-            }
+            give_due_back(pool, core, self.stream)?;
             let mut attempt = |core: &mut Core, within_allowance: bool, refusal: &mut Option<DriverError>| {
                 let budget = budget(pool, core, want, within_allowance, refusal.is_some());
                 let built = build(core, budget);
@@ -65,11 +64,13 @@ impl DedicatedFallback<'_, '_> {
             let mut built = attempt(core, true, &mut refusal)?;
             if matches!(built, Built::Short(_)) {
                 reclaim(pool, core, self.stream, wait.is_some())?;
+                give_due_back(pool, core, self.stream)?;
                 built = attempt(core, true, &mut refusal)?;
             }
             while let Built::Short(lacking) = built
-                && free_up(pool, core, lacking, refusal.is_some())
+                && free_up(pool, core, lacking, refusal.is_some())?
             {
+                give_due_back(pool, core, self.stream)?;
                 built = attempt(core, true, &mut refusal)?;
             }
             if matches!(built, Built::Short(_)) {
@@ -83,7 +84,7 @@ impl DedicatedFallback<'_, '_> {
             if let Built::Done(built) = built {
                 return Ok(built);
             }
-            if pool.wait_for_leaving(core)? {
+            if pool.give_due_back(core)? || pool.wait_for_leaving(core)? {
                 continue;
             }
             let waited = wait.as_mut().map_or(Ok(false), |wait| wait.wait(pool, core));
@@ -128,19 +129,38 @@ fn reclaim(pool: &Pool, core: &mut Core, stream: Option<(&StreamView<'_>, Owner)
     reclaimer.poll(pool, memory)
 }
 
+/// Gives back what is due. The stream's free space may be another owner's afterwards.
+fn give_due_back(pool: &Pool, core: &mut MutexGuard<'_, Core>, stream: Option<(&StreamView<'_>, Owner)>) -> Result<()> {
+    pool.give_due_back(core)?;
+    match stream {
+        Some((view, owner)) => view.check_owner(owner),
+        None => Ok(()),
+    }
+}
+
 /// Caches handles of at least `lacking` bytes that are free elsewhere, or some. False where there are none.
-fn free_up(pool: &Pool, core: &mut Core, lacking: u64, refused: bool) -> bool {
-    let Core { memory, reclaimer, .. } = core;
-    let before = memory.physical.cached_bytes();
-    let freed = |memory: &Memory| memory.physical.cached_bytes() - before;
+fn free_up(pool: &Pool, core: &mut MutexGuard<'_, Core>, lacking: u64, refused: bool) -> Result<bool> {
+    let before = core.memory.physical.cached_bytes();
+    let freed = |memory: &Memory| memory.physical.cached_bytes().saturating_sub(before);
     // Cached ranges also hold address space, of which the driver may have refused more.
     let mut destroyed = false;
-    while (refused || freed(memory) < lacking) && memory.physical.destroy_cached_range() {
+    loop {
+        let bytes = match refused {
+            true => u64::MAX,
+            false => lacking.saturating_sub(freed(&core.memory)),
+        };
+        let leaving = core.memory.physical.begin_leaving_ranges(bytes, false, BATCH);
+        if leaving.is_empty() {
+            break;
+        }
         destroyed = true;
+        pool.let_go(core, leaving);
+        core.still_open()?;
     }
     if destroyed {
-        return true;
+        return Ok(true);
     }
+    let Core { memory, reclaimer, .. } = &mut **core;
     let enough = before.saturating_add(lacking);
     pool.cut_ends(&reclaimer.pending, &mut memory.physical, |physical, block, used| {
         // The stream's next block most likely needs what the last ones had.
@@ -148,12 +168,12 @@ fn free_up(pool: &Pool, core: &mut Core, lacking: u64, refused: bool) -> bool {
         (physical.cached_bytes() < enough).then(cut).flatten()
     });
     if freed(memory) > 0 {
-        return true;
+        return Ok(true);
     }
     // Small ranges that streams freed keep whole pages from being free, so they are coalesced first.
     pool.flush_all(&mut memory.free_space);
     let polled = reclaimer.poll(pool, memory);
     reclaimer.share_completed(memory, None);
     let bytes = memory.physical.cache_idle(&mut memory.free_space, lacking);
-    polled.is_ok() && bytes > 0
+    Ok(polled.is_ok() && bytes > 0)
 }

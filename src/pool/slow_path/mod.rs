@@ -51,6 +51,7 @@ impl Pool {
         if let Some(view) = view
             && let Some(found) = self.take_from_arena(&mut core, &want, view)?
         {
+            let _ = self.give_due_back(&mut core);
             drop(core);
             self.note_memory();
             if found.charge > 0 {
@@ -95,6 +96,7 @@ impl Pool {
             self.blocks.get(id).capture.store(number, Ordering::Relaxed);
             core.reclaimer.graphs.allocated(number, id);
         }
+        let _ = self.give_due_back(&mut core);
         drop(core);
         self.note_memory();
         if charge > 0 {
@@ -204,7 +206,7 @@ impl SlowPath<'_, '_> {
                 return found;
             }
             // The memory that the request lacks may be on its way back to the driver.
-            if pool.wait_for_leaving(self.core)? {
+            if pool.give_due_back(self.core)? || pool.wait_for_leaving(self.core)? {
                 continue;
             }
             if self.requester.is_capture() || !self.wait.wait(pool, self.core)? {

@@ -52,6 +52,9 @@ impl SlowPath<'_, '_> {
     /// All phases, once.
     pub(super) fn attempt(&mut self) -> Step {
         self.asks = Asks::few();
+        self.poll().step()?;
+        self.pool.give_due_back(self.core).map(|_| ()).step()?;
+        // Other threads had the lock meanwhile.
         if let Requester::Stream(view, owner) = self.requester {
             view.check_owner(owner).step()?;
         }
@@ -70,7 +73,6 @@ impl SlowPath<'_, '_> {
     /// 5. what was left behind, once an event has covered it: what was freed without a stream, what waits for declared uses, and
     ///    what streams that are gone or silent have freed
     fn reuse(&mut self) -> Step {
-        self.poll().step()?;
         if self.requester.is_capture() {
             // A capture records no event. What its stream and others have freed serves it as far as it has completed,
             // and they record events for the rest at their next request.

@@ -49,6 +49,7 @@ mod silence;
 mod slices;
 mod steady;
 mod synchronizing;
+mod unlocked;
 
 const MIB: u64 = 1 << 20;
 

@@ -402,19 +402,24 @@ impl DedicatedMemory {
         self.unneeded.idle()
     }
 
-    /// Gives up all its ranges but the current one, when nothing uses them any more.
+    /// Gives up all its ranges but the current one, when nothing uses them any more. They are due.
     pub fn leave_old_ranges(&mut self, physical: &mut PhysicalMemory) {
         if let Backing::Mapped { ranges, .. } = &mut self.backing {
             let current = ranges.len() - 1;
             for range in ranges.drain(..current) {
-                physical.release_or_defer(range.nothing());
+                physical.note_due_range(range.nothing());
             }
         }
     }
 
     /// Gives up everything, when nothing uses the block any more: `physical` caches the handles.
     pub fn destroy(self, physical: &mut PhysicalMemory) {
-        physical.release_or_defer(match self.backing {
+        physical.release_or_defer(self.into_release());
+    }
+
+    /// What there is to give up, when nothing uses the block any more.
+    pub fn into_release(self) -> DeferredRelease {
+        match self.backing {
             Backing::Malloc(address, bytes) => DeferredRelease {
                 allocations: vec![(address, bytes)],
                 ..DeferredRelease::default()
@@ -425,7 +430,7 @@ impl DedicatedMemory {
                 handles,
                 ..DeferredRelease::default()
             },
-        });
+        }
     }
 }
 

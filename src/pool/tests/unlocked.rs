@@ -1,0 +1,122 @@
+//! The driver may wait before it unmaps or frees, so no such call is made under the pool's lock.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::{Bench, MIB, RESIZABLE};
+
+/// Calls that may wait.
+const MAY_WAIT: [&str; 4] = ["cuMemUnmap", "cuMemRelease", "cuMemFree", "cuMemAddressFree"];
+
+/// Those calls of `work` that came while the pool's lock was held, and how many came at all.
+fn calls_under_lock(bench: &Bench, work: impl FnOnce()) -> (BTreeSet<&'static str>, u64) {
+    let found = Arc::new(Mutex::new((BTreeSet::new(), 0)));
+    for call in MAY_WAIT {
+        for at in 1..=300 {
+            let (allocator, found) = (bench.allocator.clone(), found.clone());
+            bench.machine.come_between(call, at, move |_| {
+                let held = allocator.pool_of(0).inspect(Duration::ZERO).is_none();
+                let mut found = found.lock();
+                found.0.extend(held.then_some(call));
+                found.1 += 1;
+            });
+        }
+    }
+    work();
+    bench.machine.clear_failures();
+    let found = found.lock();
+    (found.0.clone(), found.1)
+}
+
+fn reserved(bench: &Bench) -> u64 {
+    bench.allocator.stats(Some(0)).unwrap().reserved
+}
+
+/// A trim, of free space, of cached ranges and of what is pending.
+#[test]
+fn trim_gives_memory_back_without_the_lock() {
+    for options in ["", "backing=malloc"] {
+        let bench = Bench::new(options);
+        let stream = bench.stream();
+        bench.use_and_free(stream, 6, 24 * MIB);
+        let resizable = [(); 4].map(|()| bench.request(8 * MIB, RESIZABLE, Some(stream)).unwrap());
+        resizable.into_iter().for_each(|block| bench.put(block, Some(stream)));
+        bench.complete();
+        let (held, calls) = calls_under_lock(&bench, || {
+            bench.allocator.pool_of(0).trim(0).unwrap();
+        });
+        bench.allocator.validate().unwrap();
+        assert_eq!(reserved(&bench), 0, "{options}");
+        assert!(calls > 0, "{options}");
+        assert_eq!(held, BTreeSet::new(), "{options}");
+        bench.finish();
+    }
+}
+
+/// A free of a large block without a stream: its memory is gone when the free returns.
+#[test]
+fn large_block_goes_back_without_the_lock() {
+    for options in ["", "backing=malloc"] {
+        let bench = Bench::new(options);
+        let block = bench.get(64 * MIB, None);
+        bench.complete();
+        let (held, calls) = calls_under_lock(&bench, || bench.put(block, None));
+        bench.allocator.validate().unwrap();
+        assert_eq!(reserved(&bench), 0, "{options}");
+        assert!(calls > 0, "{options}");
+        assert_eq!(held, BTreeSet::new(), "{options}");
+        bench.finish();
+    }
+}
+
+/// Allocations of their own, in a free and in a trim.
+#[test]
+fn dedicated_allocations_go_back_without_the_lock() {
+    for (options, flags) in [("passthrough=1", 0), ("guard=1", 0), ("", RESIZABLE)] {
+        let bench = Bench::new(options);
+        let stream = bench.stream();
+        // There is a pool from now on.
+        let first = bench.request(MIB, flags, None).unwrap();
+        bench.put(first, None);
+        let (mut held, mut calls) = (BTreeSet::new(), 0);
+        for round in 0..4 {
+            let on = Some(stream).filter(|_| round % 2 == 0);
+            let blocks = [(); 3].map(|()| bench.request((40 + round) * MIB, flags, on).unwrap());
+            let (held_now, calls_now) = calls_under_lock(&bench, || {
+                blocks.into_iter().for_each(|block| bench.put(block, on));
+                bench.complete();
+                bench.allocator.pool_of(0).trim(0).unwrap();
+            });
+            held.extend(held_now);
+            calls += calls_now;
+        }
+        bench.allocator.validate().unwrap();
+        assert_eq!(reserved(&bench), 0, "{options}");
+        assert!(calls > 0, "{options}");
+        assert_eq!(held, BTreeSet::new(), "{options}");
+        bench.finish();
+    }
+}
+
+/// More is reserved than `release_threshold` keeps.
+#[test]
+fn memory_beyond_the_threshold_goes_back_without_the_lock() {
+    let bench = Bench::new("release_threshold=16MiB");
+    let stream = bench.stream();
+    let blocks = [(); 6].map(|()| bench.get(16 * MIB, None));
+    bench.complete();
+    let (held, calls) = calls_under_lock(&bench, || {
+        blocks.into_iter().for_each(|block| bench.put(block, None));
+        bench.complete();
+        let block = bench.get(MIB, Some(stream));
+        bench.put(block, Some(stream));
+    });
+    bench.allocator.validate().unwrap();
+    assert!(calls > 0);
+    assert!(reserved(&bench) <= 32 * MIB, "{}", reserved(&bench));
+    assert_eq!(held, BTreeSet::new());
+    bench.finish();
+}
