@@ -36,7 +36,7 @@ impl Allocator {
         note_unknown_flags(request);
         self.on_stream(
             request,
-            stream,
+            (stream, self.key(stream)?),
             |pool, cache, inner| pool.take_ready::<true>(cache, inner, want, tag),
             |view| match view {
                 Some(view) => self.count_for(request, tag, || self.miss(want, request, &view)),

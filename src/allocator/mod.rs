@@ -140,7 +140,7 @@ impl Allocator {
         };
         note_unknown_flags(request);
         match request.stream {
-            Some(stream) if self.streams => self.allocate_on_stream(want, request, stream),
+            Some(stream) if self.streams => self.allocate_on_stream(want, request, (stream, self.key(stream)?)),
             _ => self.allocate_without_cache(want, request),
         }
     }
@@ -175,10 +175,10 @@ impl Allocator {
 
     /// The path of a hit: one lock, at most two queries, a pop.
     #[inline]
-    fn allocate_on_stream(&self, want: Want, request: &Request, stream: Stream) -> Result<u64> {
+    fn allocate_on_stream(&self, want: Want, request: &Request, of: (Stream, Option<Key>)) -> Result<u64> {
         self.on_stream(
             request,
-            stream,
+            of,
             |pool, cache, inner| pool.take_ready::<false>(cache, inner, want, 0),
             |view| match view {
                 Some(view) => self.miss(want, request, &view),
@@ -193,11 +193,11 @@ impl Allocator {
     fn on_stream(
         &self,
         request: &Request,
-        stream: Stream,
+        (stream, key): (Stream, Option<Key>),
         hit: impl FnOnce(&Pool, &StreamCache, Guard<'_, Inner>) -> Option<u64>,
         miss: impl FnOnce(Option<StreamView<'_>>) -> Result<u64>,
     ) -> Result<u64> {
-        let Some(key) = self.key(stream)? else {
+        let Some(key) = key else {
             return miss(None);
         };
         let cache = self.caches.get(key);
@@ -338,12 +338,15 @@ impl Allocator {
     /// that context does not exist yet, memory that is safe for every stream is safe there too.
     #[cold]
     fn allocate_in_primary(&self, want: Want, request: &Request) -> Result<u64> {
-        let device = self.device(request.device)?;
-        let attempt = || match request.stream {
-            Some(stream) if self.key(stream)?.is_none() => self.allocate_for_any_stream(want, request),
-            Some(stream) if self.streams => self.allocate_on_stream(want, request, stream),
-            Some(stream) => self.allocate_with_per_free_events(want, request, stream),
-            None => self.allocate_for_any_stream(want, request),
+        // `pool` checks the number of a device that has none yet.
+        let device = self.unchecked_device(request.device)?;
+        let attempt = || match request.stream.map(|stream| (stream, self.key(stream))) {
+            Some((_, Err(error))) => Err(error),
+            Some((stream, Ok(key))) if key.is_some() && self.streams => {
+                self.allocate_on_stream(want, request, (stream, key))
+            }
+            Some((stream, Ok(Some(_)))) => self.allocate_with_per_free_events(want, request, stream),
+            Some((_, Ok(None))) | None => self.allocate_for_any_stream(want, request),
         };
         match self.pool(device)?.in_primary(false, attempt)? {
             Some(outcome) => outcome,

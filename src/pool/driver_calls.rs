@@ -167,6 +167,14 @@ impl DriverCalls {
     #[inline]
     pub fn enter(&self, context: Context) -> Result<Entered<'_>> {
         let before = self.query(|driver| driver.current_context())?;
+        let mut entered = self.push(before, context)?;
+        entered.relaxed = RelaxedMode::begin(self.driver()).ok();
+        Ok(entered)
+    }
+
+    /// Makes `context` current until the value is dropped, where `before` is current.
+    #[inline]
+    pub fn push(&self, before: Option<Context>, context: Context) -> Result<Entered<'_>> {
         let pushed = before != Some(context);
         if pushed {
             self.query(|driver| push_context(driver, before, context))?;
@@ -174,12 +182,12 @@ impl DriverCalls {
         Ok(Entered {
             calls: self,
             pushed: pushed.then_some((before, context)),
-            relaxed: RelaxedMode::begin(self.driver()).ok(),
+            relaxed: None,
         })
     }
 }
 
-/// Driver calls may be made while this lives.
+/// Driver calls may be made in a context while this lives.
 pub struct Entered<'a> {
     calls: &'a DriverCalls,
     /// What was current before, and what is now.

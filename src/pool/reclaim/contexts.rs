@@ -390,16 +390,16 @@ impl Pool {
         let _ = self.core.lock().reclaimer.context_failed(self, context, error);
     }
 
-    /// Runs `work` in the device's primary context. A thread without a context means that context's default stream, as
+    /// Runs `work` in the device's primary context, on a thread without a context. That means that context's default stream, as
     /// in the CUDA runtime. That context is the pool's home from then on. None where it is not active yet and `make` is
     /// false.
     pub fn in_primary<T>(&self, make: bool, work: impl FnOnce() -> T) -> error::Result<Option<T>> {
         self.alive()?;
-        let relaxed = RelaxedMode::begin(self.driver());
         let primary = {
             let mut core = self.core.lock();
             core.still_open()?;
             if !core.reclaimer.contexts.home.primary {
+                let _relaxed = RelaxedMode::begin(self.driver());
                 let active = || self.calls.query(|driver| driver.primary_active(self.device));
                 if !make && !active().map_err(|error| self.failed(error))? {
                     return Ok(None);
@@ -408,8 +408,7 @@ impl Pool {
             }
             core.reclaimer.contexts.home.context
         };
-        drop(relaxed);
-        let _entered = self.calls.enter(primary).map_err(|error| self.failed(error))?;
+        let _current = self.calls.push(None, primary).map_err(|error| self.failed(error))?;
         Ok(Some(work()))
     }
 

@@ -349,3 +349,29 @@ fn earlier_error_of_a_device_leaves_the_thread_that_of_another() {
     bench.app(|machine| machine.context_pop()).unwrap();
     bench.finish();
 }
+
+/// A pair of the default stream on a thread without a context makes few driver calls: it enters the primary context, queries the
+/// stream, and leaves. Where the request names no device, it asks for the current one.
+#[test]
+fn pair_of_the_default_stream_without_a_context_makes_few_calls() {
+    for (device, more) in [(Some(0), 0), (None, 1)] {
+        let bench = outside(1, 12_090, "");
+        let request = Request {
+            size: MIB,
+            alignment: 0,
+            flags: 0,
+            stream: Some(NULL),
+            device,
+        };
+        let pair = || {
+            let before = bench.machine.calls_made();
+            let block = bench.allocator.allocate(request).unwrap();
+            let allocated = bench.machine.calls_made();
+            bench.allocator.deallocate(block, Some(NULL)).unwrap();
+            (allocated - before, bench.machine.calls_made() - allocated)
+        };
+        pair();
+        assert_eq!(pair(), (6 + more, 6));
+        finish(bench, 0);
+    }
+}
