@@ -42,6 +42,8 @@ mod neighbour;
 mod play;
 #[path = "../stress/random.rs"]
 mod random;
+#[path = "../stress/retry.rs"]
+mod retry;
 #[path = "../stress/short_lived.rs"]
 mod short_lived;
 #[allow(dead_code)]

@@ -54,6 +54,7 @@ impl Client<'_> {
         let earlier = self.take_earlier(stream);
         if done(self.world.app(|machine| machine.stream_begin_capture(stream, mode))) {
             self.world.counts.captures.fetch_add(1, Relaxed);
+            self.world.capturing.fetch_add(1, Relaxed);
             let other = self.random.pick(&self.streams);
             let fork = other.filter(|other| *other != stream && self.order(stream, *other));
             self.capture = Some(Capture {
@@ -217,6 +218,7 @@ impl Client<'_> {
             capture.inside.iter_mut().for_each(|block| block.home = capture.stream);
         }
         let ended = self.world.app(|machine| machine.stream_end_capture(capture.stream));
+        self.world.capturing.fetch_sub(1, Relaxed);
         // Live blocks become the client's, to be used and freed like others.
         self.blocks.extend(capture.inside);
         match ended {

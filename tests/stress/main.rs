@@ -12,7 +12,7 @@
 //!
 //! Unless one round is chosen, the rounds that found an error once run first, with the same seed. A failure names the
 //! seed. `rounds` has the allocators under test, `play` runs a round, `client` is one thread's work, `graphs` its
-//! captures, `short_lived` its short-lived contexts and threads, `drawn` options that are drawn together, and
+//! captures, `short_lived` its short-lived contexts and threads, `retry` repeats what is refused, `drawn` has options that are drawn together, and
 //! `world` is shared by the threads. These modules except `rounds` are used by tests/second_driver too.
 
 #[macro_use]
@@ -28,6 +28,7 @@ mod neighbour;
 mod over;
 mod play;
 mod random;
+mod retry;
 mod rounds;
 mod short_lived;
 #[path = "../ascend/standin/mod.rs"]

@@ -1,12 +1,12 @@
 //! A round: the threads' work on one allocator, and the checks at its end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::Release};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use trtalloc::allocator::{Allocator, Request};
-use trtalloc::config::Config;
+use trtalloc::config::{Config, Limit};
 
 use crate::client::Client;
 use crate::client::allocators::is_gone;
@@ -124,6 +124,8 @@ pub fn play(
         child_graphs: rules.child_graphs,
         primaries: rules.primaries,
         alone: threads == 1,
+        retries: World::retries_refusals(rules.options, threads, rules.failures),
+        capturing: AtomicU64::new(0),
         options: rules.options.to_owned(),
         spare,
         closed: Mutex::default(),
@@ -446,7 +448,12 @@ fn finish(world: &World, rules: &Rules, ended: u64) {
         in_time(|| {
             world.allocator.trim(Some(device), 0).unwrap();
             let stats = world.allocator.stats(Some(device)).unwrap();
-            stats.reserved == 0 || rules.options.contains("reserve=") && stats.pending == 0
+            // A trim waits for nothing where no more than the reserve is held.
+            let reserve = match world.allocator.config().reserve {
+                Limit::Bytes(bytes) => bytes,
+                _ => 0,
+            };
+            stats.reserved <= reserve || reserve > 0 && stats.pending == 0
         });
         let stats = world.allocator.stats(Some(device)).unwrap();
         if !rules.options.contains("reserve=") {

@@ -34,6 +34,8 @@ pub struct Round {
     streams: usize,
     /// Whether a neighbour loads engines.
     neighbour: bool,
+    /// Whether one thread does all the work, and repeats what is refused: see [`World::retry`](crate::world::World::retry).
+    alone: bool,
 }
 
 pub fn all() -> Vec<Round> {
@@ -51,6 +53,7 @@ pub fn all() -> Vec<Round> {
         ascend: false,
         streams: FEW,
         neighbour: false,
+        alone: false,
     };
     let ascend = |round: Round| Round { ascend: true, ..round };
     // Memory may grow, so that no capture ends.
@@ -70,6 +73,7 @@ pub fn all() -> Vec<Round> {
         neighbour: true,
         ..round
     };
+    let alone = |round: Round| Round { alone: true, ..round };
     vec![
         round("wait_ms=5", 30, true, 48 * MIB),
         round("limit=256MiB,wait_ms=2", 30, true, 24 * MIB),
@@ -104,6 +108,20 @@ pub fn all() -> Vec<Round> {
         beside_engines(round("wait_ms=5", 4, true, 24 * MIB)),
         beside_engines(round("limit=256MiB,wait_ms=2", 4, false, 24 * MIB)),
         beside_engines(many(round("limit=256MiB,wait_ms=2,decay_ms=4", 2, true, 4 * MIB))),
+        alone(round("limit=256MiB,wait_ms=2", 3, false, 48 * MIB)),
+        alone(round("limit=192MiB,wait_ms=2,reserve=64MiB", 2, false, 48 * MIB)),
+        alone(round("limit=256MiB,wait_ms=2,backing=malloc", 3, false, 48 * MIB)),
+        alone(older(11_080, round("limit=256MiB,wait_ms=2", 2, false, 48 * MIB))),
+        alone(older(
+            12_040,
+            round("limit=256MiB,wait_ms=2,guard=1", 1, false, 4 * MIB),
+        )),
+        alone(beside_engines(many(round(
+            "limit=256MiB,wait_ms=2",
+            2,
+            false,
+            24 * MIB,
+        )))),
     ]
 }
 
@@ -135,6 +153,7 @@ pub fn drawn(seed: u64) -> Round {
         ascend: false,
         streams: if random.one_in(6) { MANY } else { FEW },
         neighbour: random.one_in(6),
+        alone: false,
         options: drawn.text,
     }
 }
@@ -232,6 +251,7 @@ fn contexts(round: &Round, seed: u64) -> (bool, Ending) {
 }
 
 fn run_as(round: &Round, operations: u64, threads: u64, seed: u64, broad: bool) -> String {
+    let threads = if round.alone { 1 } else { threads };
     let simulated = SimDriver::new(contrary(seed, round.sim.clone()));
     let machine = simulated.machine().clone();
     slow_calls(&machine, seed);

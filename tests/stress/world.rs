@@ -33,6 +33,8 @@ pub struct Parcel {
 pub struct Counts {
     pub allocated: AtomicU64,
     pub refused: AtomicU64,
+    /// Refusals that a trim might have cured.
+    pub retried: AtomicU64,
     pub resized: AtomicU64,
     /// Resizes of blocks that have no pages of their own.
     pub resized_by_copying: AtomicU64,
@@ -51,9 +53,10 @@ impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} allocated, {} refused, {} resized ({} without pages of their own), {} graphs, {} captures lost ({} to the allocator), {} streams, {} contexts, {} threads, {} calls failed",
+            "{} allocated, {} refused ({} also after a trim), {} resized ({} without pages of their own), {} graphs, {} captures lost ({} to the allocator), {} streams, {} contexts, {} threads, {} calls failed",
             self.allocated.load(Relaxed),
             self.refused.load(Relaxed),
+            self.retried.load(Relaxed),
             self.resized.load(Relaxed),
             self.resized_by_copying.load(Relaxed),
             self.graphs.load(Relaxed),
@@ -105,6 +108,10 @@ pub struct World {
     pub primaries: bool,
     /// Whether one thread does all the work.
     pub alone: bool,
+    /// See [`World::retries_refusals`].
+    pub retries: bool,
+    /// How many captures run.
+    pub capturing: AtomicU64,
     /// The options of the allocator.
     pub options: String,
     /// Blocks that the out-of-memory handler may free.
@@ -201,8 +208,11 @@ impl World {
                 self.counts.allocated.fetch_add(1, Relaxed);
                 address
             }
-            Err(_) => {
+            Err(error) => {
                 self.counts.refused.fetch_add(1, Relaxed);
+                if std::ptr::eq(allocator, &*self.allocator) {
+                    self.retry(request, tag, &error);
+                }
                 0
             }
         }
