@@ -4,11 +4,12 @@ use crate::driver::{Context, Stream};
 use crate::history::Action;
 use crate::pool::counters::FreedBytes;
 use crate::pool::decide::Trigger;
-use crate::pool::free_space::NodeId;
+use crate::pool::free_space::{NodeId, Owner};
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::pending::{Asks, Freed};
-use crate::pool::stream_cache::StreamCache;
+use crate::pool::reclaim::stream_uses::Uses;
 use crate::pool::stream_cache::block::Block;
+use crate::pool::stream_cache::{AWAITED, Key, StreamCache};
 use crate::pool::{Core, Memory, Pool};
 use crate::support::config::ReleaseThreshold;
 use crate::sync::atomic::Ordering;
@@ -113,53 +114,89 @@ impl Pool {
     }
 }
 
+/// Where a freed block of the pool's range goes.
+enum Disposition<'a> {
+    /// To the free space of its capture, on a stream of which it was freed. It stays pending for every other stream.
+    Capture(u32, Owner),
+    /// To its graph, until that is gone.
+    Graph(u32),
+    /// To every caller at once: the driver knows no work, and a free without a stream declares that all of it has ended.
+    Everyone,
+    /// To the arena of the stream that freed it.
+    Arena(&'a StreamCache, Owner),
+    /// To its home, behind the next completion events of all streams that used it.
+    Streams(Vec<(Key, Owner)>),
+    /// To its home, behind the work of all contexts.
+    Contexts,
+}
+
+impl<'a> Disposition<'a> {
+    /// `uses` are the streams that declared uses of the block, where it has any.
+    fn of(
+        reclaimer: &Reclaimer,
+        pool: &'a Pool,
+        block: &Block,
+        freed_on: FreedOn<'a>,
+        uses: Option<Uses>,
+    ) -> Disposition<'a> {
+        let cache = freed_on.cache();
+        // No single stream may reuse a block that was used on other streams, too.
+        let own = cache.filter(|_| uses.is_none());
+        let number = block.capture.load(Ordering::Relaxed);
+        if reclaimer.graphs.has(number) {
+            // What a graph reads from host memory was written before its launch, so none of it is used twice.
+            let inside = own.filter(|cache| !pool.options.pinned && cache.inner.lock().capture == number);
+            let owner = inside.and_then(|cache| reclaimer.graphs.owner_of(number, cache.key));
+            return owner.map_or(Disposition::Graph(number), |owner| Disposition::Capture(number, owner));
+        }
+        if freed_on.is_without_stream() && !pool.driver().knows_work() {
+            return Disposition::Everyone;
+        }
+        let arena = own.and_then(|cache| Some((cache, cache.inner.lock().owner_on(pool.device)?)));
+        match (arena, cache, uses) {
+            (Some((cache, owner)), ..) => Disposition::Arena(cache, owner),
+            (None, Some(cache), Some(uses)) => pool
+                .streams_of(uses, cache)
+                .map_or(Disposition::Contexts, Disposition::Streams),
+            _ => Disposition::Contexts,
+        }
+    }
+}
+
 impl Reclaimer {
     /// Files a block that is counted as freed.
     fn free(&mut self, pool: &Pool, memory: &mut Memory, id: NodeId, block: &Block, freed_on: FreedOn<'_>) {
         memory.free_space.end_use(id);
-        let number = block.capture.load(Ordering::Relaxed);
-        // No single stream may reuse a block that was used on other streams too.
-        let cache = freed_on.cache();
-        let own = cache.filter(|_| block.stream_uses.load(Ordering::Relaxed) == 0);
-        if number != 0 {
-            // What a graph reads from host memory was written before its launch, so none of it is used twice.
-            let own = own.filter(|_| !pool.options.pinned);
-            let inside = own.filter(|cache| cache.inner.lock().capture == number);
-            let owner = inside.and_then(|cache| self.graphs.freed_inside(number, id, cache.key));
-            if let Some(owner) = owner {
-                // Memory of a capture stays pending for every other stream.
+        let uses = self.take_uses(id, block);
+        let freed = Freed::Block { id, give_back: false };
+        match Disposition::of(self, pool, block, freed_on, uses) {
+            Disposition::Capture(number, owner) => {
+                self.graphs.freed_inside(number, id);
                 pool.end_block(&memory.free_space, id);
                 memory.free_space.give(id, owner, 0);
-                return;
             }
-            let freed = Freed::Block { id, give_back: false };
-            if self.graphs.freed_outside(number, freed).is_none() {
+            Disposition::Graph(number) => {
+                self.graphs.keep(number, freed);
                 self.note_free_of_graph(pool, freed_on);
-                self.uses.remove(&id);
-                return;
+            }
+            Disposition::Everyone => self.return_freed(pool, memory, freed),
+            Disposition::Arena(cache, owner) => give_to_arena(pool, memory, id, (cache, owner)),
+            Disposition::Streams(streams) => {
+                let size = memory.free_space.span(id).1;
+                let awaits = |(key, owner): (Key, Owner)| {
+                    let mut inner = pool.caches.get(key).inner.lock();
+                    inner.uncovered += size;
+                    inner.pressure_epoch = AWAITED;
+                    (owner, inner.next_event)
+                };
+                let events = streams.into_iter().map(awaits).collect();
+                self.pending.free_behind(events, freed);
+            }
+            Disposition::Contexts => {
+                let give_back = pool.gives_back(block.size(), freed_on);
+                self.free_for_all(pool, memory, Freed::Block { id, give_back }, freed_on);
             }
         }
-        if freed_on.is_without_stream() && !pool.driver().knows_work() {
-            return self.return_freed(pool, memory, Freed::Block { id, give_back: false });
-        }
-        match (own, cache) {
-            (Some(cache), _) if free_to_stream(pool, memory, id, cache) => return,
-            (None, Some(cache)) if self.free_with_uses(pool, memory, id, cache) => return,
-            // A search of an empty table computes a hash.
-            _ if self.uses.is_empty() => {}
-            _ => {
-                self.uses.remove(&id);
-            }
-        }
-        self.free_for_all(
-            pool,
-            memory,
-            Freed::Block {
-                id,
-                give_back: pool.gives_back(block.size(), freed_on),
-            },
-            freed_on,
-        );
     }
 
     /// Files memory that is reusable only once the work of all contexts has completed, and notes the context of the
@@ -215,18 +252,13 @@ impl Reclaimer {
     }
 }
 
-/// Gives a block whose graph is gone to the stream that frees it, like any other; false where that stream is unknown.
-fn free_to_stream(pool: &Pool, memory: &mut Memory, id: NodeId, cache: &StreamCache) -> bool {
+/// Gives a block to the arena of the stream that freed it.
+fn give_to_arena(pool: &Pool, memory: &mut Memory, id: NodeId, (cache, owner): (&StreamCache, Owner)) {
     let mut inner = cache.inner.lock();
-    let event_number = inner.next_event;
-    let Some(owner) = inner.owner_on(pool.device) else {
-        return false;
-    };
     let (_, size) = memory.free_space.span(id);
     inner.uncovered += size;
     memory.counts.end_pending(size);
     pool.record_freed(Action::FreeCompleted, id, Some(cache.key.stream));
     pool.end_block(&memory.free_space, id);
-    memory.free_space.give(id, owner, event_number);
-    true
+    memory.free_space.give(id, owner, inner.next_event);
 }

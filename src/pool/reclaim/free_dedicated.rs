@@ -54,9 +54,11 @@ impl Pool {
             reclaimer.pending.count_dedicated(owner, -1);
         }
         let number = block.capture;
-        let Some(freed) = reclaimer.graphs.freed_outside(number, Freed::Dedicated(block)) else {
+        let freed = Freed::Dedicated(block);
+        if reclaimer.graphs.has(number) {
+            reclaimer.graphs.keep(number, freed);
             return reclaimer.note_free_of_graph(self, freed_on);
-        };
+        }
         let behind = cache.filter(|_| !shared).and_then(|cache| {
             let mut inner = cache.inner.lock();
             let served = inner.served.as_ref()?;

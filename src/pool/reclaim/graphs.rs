@@ -178,26 +178,32 @@ impl Captures {
         }
     }
 
-    /// Notes that a block of capture `number` was freed inside it, on a stream of it. Returns the owner whose free
-    /// space the block becomes.
-    pub fn freed_inside(&mut self, number: u32, id: NodeId, key: Key) -> Option<Owner> {
-        let capture = self.captures.get_mut(&number)?;
-        let (owner, _) = *capture.owners.get(&key)?;
-        capture.live.remove(&id);
-        Some(owner)
+    /// Whether capture `number` has memory, or its graph.
+    pub fn has(&self, number: u32) -> bool {
+        number != 0 && self.captures.contains_key(&number)
     }
 
-    /// Keeps a block of capture `number` that was freed elsewhere until the graph is gone. Returns the block where the
-    /// graph is gone already.
-    pub fn freed_outside(&mut self, number: u32, freed: Freed) -> Option<Freed> {
-        let Some(capture) = self.captures.get_mut(&number) else {
-            return Some(freed);
-        };
-        if let Freed::Block { id, .. } = &freed {
-            capture.live.remove(id);
+    /// The owner of what is freed on the stream of `key` inside capture `number`, if that stream has joined it.
+    pub fn owner_of(&self, number: u32, key: Key) -> Option<Owner> {
+        let (owner, _) = self.captures.get(&number)?.owners.get(&key)?;
+        Some(*owner)
+    }
+
+    /// Notes that a block of capture `number` was freed inside it.
+    pub fn freed_inside(&mut self, number: u32, id: NodeId) {
+        if let Some(capture) = self.captures.get_mut(&number) {
+            capture.live.remove(&id);
         }
-        capture.freed.push(freed);
-        None
+    }
+
+    /// Keeps what capture `number` allocated and was freed elsewhere until the graph is gone.
+    pub fn keep(&mut self, number: u32, freed: Freed) {
+        if let Some(capture) = self.captures.get_mut(&number) {
+            if let Freed::Block { id, .. } = &freed {
+                capture.live.remove(id);
+            }
+            capture.freed.push(freed);
+        }
     }
 
     /// Whether graphs have gone since the last call of [`Captures::take_gone`].

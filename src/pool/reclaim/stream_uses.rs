@@ -6,12 +6,11 @@
 //! covered that way; a context event covers its uses instead.
 
 use crate::driver::{Capture, Context};
-use crate::pool::free_space::NodeId;
+use crate::pool::free_space::{NodeId, Owner};
 use crate::pool::reclaim::Reclaimer;
-use crate::pool::reclaim::pending::Freed;
-use crate::pool::stream_cache::block::UNKNOWN_USES;
+use crate::pool::stream_cache::block::{Block, UNKNOWN_USES};
 use crate::pool::stream_cache::{AWAITED, Key, StreamCache};
-use crate::pool::{Core, Memory, Pool, StreamView};
+use crate::pool::{Core, Pool, StreamView};
 use crate::support::error::Result;
 use crate::sync::HashMap;
 use crate::sync::atomic::Ordering;
@@ -71,36 +70,42 @@ impl Pool {
     }
 }
 
+/// The streams that use a block besides its own.
+pub enum Uses {
+    /// Those that were declared, with the driver's id of each.
+    Declared(Vec<(Key, u64)>),
+    /// Also streams that are not known.
+    Unknown,
+}
+
 impl Reclaimer {
-    /// A block with stream uses was freed on the stream of `cache`: puts it behind that stream and all streams that
-    /// used it; false where some are unknown.
-    pub(in crate::pool) fn free_with_uses(
-        &mut self,
-        pool: &Pool,
-        memory: &Memory,
-        id: NodeId,
-        cache: &StreamCache,
-    ) -> bool {
-        let uses = self.uses.remove(&id).unwrap_or_default();
-        let Some(freeing) = cache.inner.lock().served.as_ref().map(|of| of.id) else {
-            return false;
+    /// Takes the uses of a block that was freed; none where only one stream used it.
+    pub(in crate::pool) fn take_uses(&mut self, id: NodeId, block: &Block) -> Option<Uses> {
+        let uses = block.stream_uses.load(Ordering::Relaxed);
+        if uses == 0 {
+            return None;
+        }
+        let declared = self.uses.remove(&id).unwrap_or_default();
+        Some(match uses {
+            UNKNOWN_USES => Uses::Unknown,
+            _ => Uses::Declared(declared),
+        })
+    }
+}
+
+impl Pool {
+    /// The caches and owners of the streams that used a block, and of the one with `cache` that frees it; none where some are
+    /// unknown.
+    pub(in crate::pool) fn streams_of(&self, uses: Uses, cache: &StreamCache) -> Option<Vec<(Key, Owner)>> {
+        let Uses::Declared(declared) = uses else { return None };
+        let freeing = cache.inner.lock().served.as_ref().map(|of| of.id)?;
+        let streams = declared.into_iter().chain([(cache.key, freeing)]);
+        let owner = |(key, stream)| {
+            let inner = self.caches.get(key).inner.lock();
+            // Where the cache serves another stream, the declared one is gone, and nothing can be recorded on it.
+            let served = inner.served.as_ref().filter(|of| of.id == stream)?;
+            (served.device == self.device).then_some((key, served.owner))
         };
-        if pool.blocks.get(id).stream_uses.load(Ordering::Relaxed) == UNKNOWN_USES {
-            return false;
-        }
-        let mut behind = Vec::with_capacity(uses.len() + 1);
-        for (key, stream) in uses.into_iter().chain([(cache.key, freeing)]) {
-            let mut inner = pool.caches.get(key).inner.lock();
-            let mut same = inner.served.iter().filter(|of| of.id == stream);
-            // The cache serves another stream: the declared one is gone, and nothing can be recorded on it.
-            let Some(owner) = same.find(|of| of.device == pool.device).map(|of| of.owner) else {
-                return false;
-            };
-            behind.push((owner, inner.next_event));
-            inner.uncovered += memory.free_space.span(id).1;
-            inner.pressure_epoch = AWAITED;
-        }
-        self.pending.free_behind(behind, Freed::Block { id, give_back: false });
-        true
+        streams.map(owner).collect()
     }
 }

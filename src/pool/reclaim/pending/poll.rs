@@ -22,7 +22,7 @@ const SLICE: usize = 16;
 pub enum Asks {
     /// So many.
     Few(u32),
-    /// Those of so many streams, [`SLICE`] of them at a time: for requests that would otherwise wait or be refused.
+    /// Those of so many streams, a slice at a time: for requests that would otherwise wait or be refused.
     Slices(usize),
     /// All: for trims and waits.
     All,

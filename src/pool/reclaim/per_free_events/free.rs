@@ -160,6 +160,8 @@ impl Reclaimer {
         if self.graphs.number_of(info.id) != Some(number) {
             return None;
         }
-        self.graphs.freed_inside(number, id, key)
+        let owner = self.graphs.owner_of(number, key)?;
+        self.graphs.freed_inside(number, id);
+        Some(owner)
     }
 }
