@@ -61,12 +61,7 @@ impl Allocator {
             return Ok(());
         };
         let cache = self.caches.get(key);
-        let known = cache
-            .inner
-            .lock()
-            .served
-            .as_ref()
-            .map(|served| (served.id, served.device));
+        let known = cache.inner.lock().served().map(|served| (served.id, served.device));
         let Some((id, pool)) = known.and_then(|(id, device)| Some((id, self.existing_pool(device)?))) else {
             return Ok(());
         };

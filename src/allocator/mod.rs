@@ -210,7 +210,7 @@ impl Allocator {
             let mut inner = cache.inner.lock();
             inner.queries += if self.config.streams_trusted { 0 } else { 2 };
             let same = |known| known == id || broken("a hit compares the stream's id");
-            if let Some(served) = inner.served.as_ref().filter(|served| same(served.id))
+            if let Some(served) = inner.served().filter(|served| same(served.id))
                 && request.device.is_none_or(|device| device == served.device)
             {
                 let Some(pool) = self.existing_pool(served.device) else {
@@ -245,7 +245,7 @@ impl Allocator {
     /// Handles a failed query of a stream. If its context carries a sticky error, the pool becomes unusable.
     #[cold]
     fn query_failed(&self, cache: &StreamCache, error: Error) -> Error {
-        let known = cache.inner.lock().served.as_ref().map(|of| (of.device, of.context));
+        let known = cache.inner.lock().served().map(|of| (of.device, of.context));
         if let (Error::Driver(cause), Some((device, context))) = (&error, known)
             && let Some(pool) = self.existing_pool(device)
         {
@@ -256,7 +256,7 @@ impl Allocator {
 
     /// If the handle served a stream of another device before, releases what that stream freed to its pool.
     fn leave_other_device(&self, cache: &StreamCache, device: i32) {
-        let served = cache.inner.lock().served.as_ref().map(|of| of.device);
+        let served = cache.inner.lock().served().map(|of| of.device);
         if let Some(pool) = served
             .filter(|served| *served != device)
             .and_then(|served| self.existing_pool(served))
@@ -271,8 +271,7 @@ impl Allocator {
             .cache
             .inner
             .lock()
-            .served
-            .as_ref()
+            .served()
             .map(|served| (served.id, served.device));
         match known {
             Some((id, device)) if id == view.id => Ok(device),

@@ -205,7 +205,7 @@ impl Allocator {
         let of_stream = || {
             let key = self.key(request.stream?).ok()??;
             let inner = self.caches.get(key).inner.lock();
-            inner.served.as_ref().map(|served| served.device)
+            inner.served().map(|served| served.device)
         };
         request
             .device

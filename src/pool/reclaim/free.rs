@@ -9,7 +9,7 @@ use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::pending::{Asks, Freed};
 use crate::pool::reclaim::stream_uses::Uses;
 use crate::pool::stream_cache::block::Block;
-use crate::pool::stream_cache::{AWAITED, Key, StreamCache};
+use crate::pool::stream_cache::{Key, Service, StreamCache};
 use crate::pool::{Core, Memory, Pool};
 use crate::support::config::ReleaseThreshold;
 use crate::sync::atomic::Ordering;
@@ -186,7 +186,7 @@ impl Reclaimer {
                 let awaits = |(key, owner): (Key, Owner)| {
                     let mut inner = pool.caches.get(key).inner.lock();
                     inner.uncovered += size;
-                    inner.pressure_epoch = AWAITED;
+                    inner.awaited = true;
                     (owner, inner.next_event)
                 };
                 let events = streams.into_iter().map(awaits).collect();
@@ -237,9 +237,9 @@ impl Reclaimer {
     fn note_foreign_free(&mut self, pool: &Pool, cache: Option<&StreamCache>) {
         let known = cache.and_then(|cache| {
             let inner = cache.inner.lock();
-            let known = inner.served.as_ref().map(|of| of.context);
+            let known = inner.served().map(|of| of.context);
             // A stream that never allocated still exists, because the block was used on it.
-            let answers = !inner.joined && !cache.key.stream.is_default();
+            let answers = matches!(inner.service, Service::Unused) && !cache.key.stream.is_default();
             drop(inner);
             let ask = || pool.calls.query(|driver| driver.context_of(cache.key.stream)).ok();
             known.or_else(|| answers.then(ask).flatten())

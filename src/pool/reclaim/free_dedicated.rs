@@ -61,7 +61,7 @@ impl Pool {
         }
         let behind = cache.filter(|_| !shared).and_then(|cache| {
             let mut inner = cache.inner.lock();
-            let served = inner.served.as_ref()?;
+            let served = inner.served()?;
             let mine = served.device == self.device && inner.capture == 0;
             let place = (served.owner, inner.next_event);
             inner.uncovered += if mine { bytes.allocated } else { 0 };

@@ -263,7 +263,7 @@ impl Reclaimer {
             for (key, owner, id) in remains.owners {
                 let mut inner = pool.caches.get(key).inner.lock();
                 let event_number = inner.next_event;
-                match &inner.served {
+                match inner.served() {
                     Some(served) if served.id == id && served.device == pool.device => {
                         if pool.recorder.is_on() {
                             let of_it = memory.free_space.tiles().filter(|tile| tile.free == Some(owner));

@@ -9,7 +9,7 @@ use crate::driver::{Capture, Context};
 use crate::pool::free_space::{NodeId, Owner};
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::stream_cache::block::{Block, UNKNOWN_USES};
-use crate::pool::stream_cache::{AWAITED, Key, StreamCache};
+use crate::pool::stream_cache::{Key, StreamCache};
 use crate::pool::{Core, Pool, StreamView};
 use crate::support::error::Result;
 use crate::sync::HashMap;
@@ -63,7 +63,7 @@ impl Pool {
         }
         block.stream_uses.fetch_max(1, Ordering::Relaxed);
         let mut inner = view.cache.inner.lock();
-        if inner.pressure_epoch == AWAITED {
+        if inner.awaited {
             reclaimer.record_stream_event(self, &mut inner, view.stream);
         }
         Ok(true)
@@ -98,12 +98,12 @@ impl Pool {
     /// unknown.
     pub(in crate::pool) fn streams_of(&self, uses: Uses, cache: &StreamCache) -> Option<Vec<(Key, Owner)>> {
         let Uses::Declared(declared) = uses else { return None };
-        let freeing = cache.inner.lock().served.as_ref().map(|of| of.id)?;
+        let freeing = cache.inner.lock().served().map(|of| of.id)?;
         let streams = declared.into_iter().chain([(cache.key, freeing)]);
         let owner = |(key, stream)| {
             let inner = self.caches.get(key).inner.lock();
             // Where the cache serves another stream, the declared one is gone, and nothing can be recorded on it.
-            let served = inner.served.as_ref().filter(|of| of.id == stream)?;
+            let served = inner.served().filter(|of| of.id == stream)?;
             (served.device == self.device).then_some((key, served.owner))
         };
         streams.map(owner).collect()

@@ -5,7 +5,7 @@ use crate::pool::free_space::{FreeSpace, Owner};
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::pending::Asks;
 use crate::pool::stream_cache::credits::Credits;
-use crate::pool::stream_cache::{AWAITED, Inner, ServedStream, StreamCache};
+use crate::pool::stream_cache::{Inner, ServedStream, Service, StreamCache};
 use crate::pool::{Core, Pool, StreamView};
 use crate::support::error::{Error, Result};
 use crate::sync::atomic::Ordering;
@@ -39,9 +39,7 @@ impl Pool {
         let has_foreign = {
             // There is one attempt for each pressure epoch, whatever its result.
             let mut inner = cache.inner.lock();
-            if inner.pressure_epoch != AWAITED {
-                inner.pressure_epoch = self.pressure_epoch.load(Ordering::Relaxed);
-            }
+            inner.pressure_epoch = self.pressure_epoch.load(Ordering::Relaxed);
             std::mem::take(&mut inner.foreign_frees) > 0
         };
         let Ok(_entered) = self.enter(&reclaimer.contexts) else {
@@ -90,13 +88,13 @@ impl Reclaimer {
     ) -> Result<Owner> {
         let mut inner = view.cache.inner.lock();
         inner.capture = 0;
-        if let Some(served) = &inner.served {
+        if let Some(served) = inner.served() {
             let same = served.id == view.id || broken("a stream is recognized by its id");
             if same && served.device == pool.device {
                 return Ok(served.owner);
             }
         }
-        if inner.served.as_ref().is_some_and(|old| old.device != pool.device) {
+        if inner.served().is_some_and(|old| old.device != pool.device) {
             return Err(Error::InvalidArgument(
                 "the stream's handle serves another device at the same time".into(),
             ));
@@ -109,29 +107,29 @@ impl Reclaimer {
         self.note_context(&pool.calls, context)?;
         let owner = free_space.add_owner();
         self.pending.add(owner, context);
-        inner.served = Some(ServedStream {
+        inner.service = Service::Serving(ServedStream {
             id: view.id,
             device: pool.device,
             owner,
             context,
         });
-        inner.joined = true;
         (inner.next_event, inner.uncovered) = (1, 0);
         Ok(owner)
     }
 
     /// Turns what a cache's stream has freed into an orphan's.
     fn retire(&mut self, pool: &Pool, free_space: &mut FreeSpace, inner: &mut Inner) {
-        let Some(served) = inner.served.take() else {
+        let Some(owner) = inner.served().map(|served| served.owner) else {
             return;
         };
         pool.take_over_counts(inner);
-        pool.flush(free_space, inner, served.owner);
+        pool.flush(free_space, inner, owner);
+        inner.service = Service::Retired;
         inner.ready.shrink();
         inner.credits = Credits::default();
-        self.pending.orphan(served.owner);
-        free_space.lower_peak(served.owner);
-        (inner.next_event, inner.uncovered) = (1, 0);
+        self.pending.orphan(owner);
+        free_space.lower_peak(owner);
+        (inner.next_event, inner.uncovered, inner.awaited) = (1, 0, false);
     }
 
     /// The free space of a capturing stream, and its capture's number.
@@ -151,7 +149,7 @@ impl Reclaimer {
         self.note_context(&pool.calls, context)?;
         // If the handle still has the stream of this id when that makes its next request, it is the stream that captures
         // now: ids are never used again.
-        let id = view.cache.inner.lock().served.as_ref().map_or(0, |served| served.id);
+        let id = view.cache.inner.lock().served().map_or(0, |served| served.id);
         let info = pool
             .calls
             .query(|driver| driver.stream_capture_info(view.stream))
@@ -164,7 +162,10 @@ impl Reclaimer {
             .owner(free_space, number, view.cache.key, id)
             .ok_or_else(|| Error::Unsupported("the capture is unknown".into()))?;
         let mut inner = view.cache.inner.lock();
-        (inner.capture, inner.joined) = (number, true);
+        inner.capture = number;
+        if matches!(inner.service, Service::Unused) {
+            inner.service = Service::CapturedOnly;
+        }
         drop(inner);
         self.graphs.joined(number, view.cache.key);
         Ok((owner, number))
@@ -173,7 +174,7 @@ impl Reclaimer {
     /// Records a completion event for everything freed on `stream` so far. The running call was given the stream, and
     /// the stream does not capture.
     pub(in crate::pool) fn record_stream_event(&mut self, pool: &Pool, inner: &mut Inner, stream: Stream) {
-        let Some(owner) = inner.served.as_ref().map(|served| served.owner) else {
+        let Some(owner) = inner.served().map(|served| served.owner) else {
             return;
         };
         let number = inner.next_event;
@@ -181,12 +182,14 @@ impl Reclaimer {
         if uncovered == 0 {
             return;
         }
-        let wanted = std::mem::replace(&mut inner.pressure_epoch, pool.pressure_epoch.load(Ordering::Relaxed));
+        let wanted = (inner.pressure_epoch, inner.awaited);
+        (inner.pressure_epoch, inner.awaited) = (pool.pressure_epoch.load(Ordering::Relaxed), false);
         // The number is raised first, so what is freed from now on belongs to the next completion event.
         inner.next_event = number + u64::from(!broken("what is freed after a completion event is not covered"));
         if let Err(error) = self.pending.record_event(&pool.calls, owner, number, stream) {
             tracing::debug!(%error, "a completion event could not be recorded");
-            (inner.uncovered, inner.pressure_epoch) = (uncovered, wanted);
+            inner.uncovered = uncovered;
+            (inner.pressure_epoch, inner.awaited) = wanted;
             if error.failure == Failure::ContextDead {
                 pool.die(error.to_string());
             }

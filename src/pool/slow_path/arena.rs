@@ -33,7 +33,7 @@ impl Pool {
         }
         let mut inner = view.cache.inner.lock();
         let known = |served: &&ServedStream| served.id == view.id && served.device == self.device;
-        let Some(owner) = inner.served.as_ref().filter(known).map(|served| served.owner) else {
+        let Some(owner) = inner.served().filter(known).map(|served| served.owner) else {
             return Ok(None);
         };
         if is_event_due(&inner, self, &memory.physical) {

@@ -47,7 +47,7 @@ impl StreamView<'_> {
     /// A requester that waited without the lock may find its stream gone, and its free space with another owner.
     pub(super) fn check_owner(&self, owner: Owner) -> Result<()> {
         let inner = self.cache.inner.lock();
-        match &inner.served {
+        match inner.served() {
             Some(served) if served.owner == owner && served.id == self.id => Ok(()),
             _ => Err(Error::InvalidArgument(
                 "the stream was destroyed during the call".into(),

@@ -146,7 +146,7 @@ impl SlowPath<'_, '_> {
         if let Requester::Stream(view, owner) = self.requester {
             let mut inner = view.cache.inner.lock();
             end = inner.arena_end(want.size, free_space, owner, || physical.is_short());
-            if inner.ready.bytes() > 0 && inner.served.as_ref().is_some_and(|served| served.owner == owner) {
+            if inner.ready.bytes() > 0 && inner.served().is_some_and(|served| served.owner == owner) {
                 pool.flush(free_space, &mut inner, owner);
             }
         }
@@ -331,7 +331,7 @@ impl SlowPath<'_, '_> {
         }
         let Core { memory, reclaimer, .. } = &mut **self.core;
         let free_space = &mut memory.free_space;
-        let here = view.cache.inner.lock().served.as_ref().map(|of| of.context);
+        let here = view.cache.inner.lock().served().map(|of| of.context);
         for other in reclaimer.pending.owners() {
             let near = |(context, _): &(Context, _)| other != owner && Some(*context) == here;
             let Some((context, event)) = reclaimer.pending.last_event(other).filter(near) else {

@@ -64,8 +64,7 @@ pub struct Block {
     pub size: AtomicU64,
     /// Bytes requested.
     pub requested: AtomicU64,
-    /// For a cached block, the completion event that covers its last use; for a block in use, its stream's number of
-    /// allocations at the time.
+    /// The completion event that covers the last use of a block in a cache.
     pub event_number: AtomicU64,
     /// A [`State`], and for a live block its home.
     way: AtomicPtr<StreamCache>,
@@ -77,6 +76,8 @@ pub struct Block {
     pub stream_uses: AtomicU32,
     /// 0, [`resizable`], or [`RESIZING`].
     pub resizable: AtomicU32,
+    /// How many requests its stream's cache had satisfied when it was handed out, modulo 2³².
+    pub born: AtomicU32,
     /// The tag under which it was allocated; 0 means none, as for every block that is not in use. Only the call that
     /// allocates or has claimed the block changes it, so the models need no order of it.
     pub tag: std::sync::atomic::AtomicU32,
@@ -265,6 +266,7 @@ impl Block {
             size: AtomicU64::new(0),
             requested: AtomicU64::new(0),
             event_number: AtomicU64::new(0),
+            born: AtomicU32::new(0),
             way: AtomicPtr::new(ptr::null_mut()),
             next: AtomicU32::new(0),
             capture: AtomicU32::new(0),

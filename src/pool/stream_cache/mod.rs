@@ -70,12 +70,22 @@ pub struct ServedStream {
     pub context: Context,
 }
 
+/// What a cache has done for the streams of its handle.
+pub enum Service {
+    /// Nothing: no stream of this handle has allocated yet.
+    Unused,
+    /// A stream allocated while it captured. Such a stream cannot be asked for its id, so it owns nothing outside its capture.
+    CapturedOnly,
+    /// It serves this stream.
+    Serving(ServedStream),
+    /// The stream that it served is gone, or the handle is another device's now. What the stream freed is an orphan's.
+    Retired,
+}
+
 /// A cache's contents.
 pub struct Inner {
-    /// None until the first allocation on the handle.
-    pub served: Option<ServedStream>,
-    /// Whether the cache ever served a stream, or a stream that captured.
-    pub joined: bool,
+    /// What the cache does.
+    pub service: Service,
     /// The device whose pool knows the context of the last free here, that context, and how many contexts the pool had
     /// forgotten then: see [`Pool::note_free_context`].
     pub known_context: Option<(i32, Context, u64)>,
@@ -89,9 +99,10 @@ pub struct Inner {
     pub uncovered: u64,
     /// Foreign frees since the last completion event: frees of blocks that were allocated elsewhere.
     pub foreign_frees: u64,
-    /// The pressure epoch when a completion event was last recorded for it; [`AWAITED`] where something waits for the
-    /// stream's next completion event.
+    /// The pressure epoch when a completion event was last recorded for it.
     pub pressure_epoch: u64,
+    /// Something waits for the stream's next completion event.
+    pub awaited: bool,
     /// The pool's `shortages` when last read.
     pub shortages: u64,
     /// How many more frees may record a completion event because of `shortages`.
@@ -120,9 +131,6 @@ pub struct Inner {
     pub lifetimes: Lifetimes,
 }
 
-/// The pressure epoch of a stream whose next completion event something waits for. No pool's epoch ever gets as high.
-pub const AWAITED: u64 = u64::MAX;
-
 /// The cache of one stream handle. Two caches share no cache line, and no pair of lines that the processor fetches
 /// together.
 #[repr(align(128))]
@@ -137,8 +145,7 @@ pub struct StreamCache {
 impl StreamCache {
     fn new(key: Key) -> StreamCache {
         let inner = Inner {
-            served: None,
-            joined: false,
+            service: Service::Unused,
             known_context: None,
             known_green: None,
             ready: Classes::default(),
@@ -146,6 +153,7 @@ impl StreamCache {
             uncovered: 0,
             foreign_frees: 0,
             pressure_epoch: 0,
+            awaited: false,
             shortages: 0,
             eager_frees: 0,
             capture: 0,
@@ -169,16 +177,25 @@ impl StreamCache {
 }
 
 impl Inner {
+    /// The stream that this cache serves.
+    #[inline]
+    pub fn served(&self) -> Option<&ServedStream> {
+        match &self.service {
+            Service::Serving(served) => Some(served),
+            Service::Unused | Service::CapturedOnly | Service::Retired => None,
+        }
+    }
+
     /// The owner of what this cache's stream freed, if the stream is of that device.
     pub fn owner_on(&self, device: i32) -> Option<Owner> {
-        let served = self.served.as_ref().filter(|served| served.device == device);
+        let served = self.served().filter(|served| served.device == device);
         served.map(|served| served.owner)
     }
 
     /// Whether this cache may hold blocks of that device.
     #[inline]
     pub fn serves(&self, device: i32) -> bool {
-        self.served.as_ref().is_some_and(|of| of.device == device)
+        self.served().is_some_and(|of| of.device == device)
     }
 
     /// Whether the pool knows the context of a free that is made now.
@@ -190,7 +207,7 @@ impl Inner {
     /// Counts a request that `block` satisfies, and returns by how much it raises the charge: see [`Pool::charge`].
     #[inline]
     pub fn count(&mut self, block: &Block, want: &Want) -> u64 {
-        block.event_number.store(self.allocations, Ordering::Relaxed);
+        block.born.store(self.allocations as u32, Ordering::Relaxed);
         self.allocations += 1;
         self.requested += want.requested as i64;
         self.balance.handed_out(want.size)
@@ -228,9 +245,16 @@ impl Inner {
 
     /// Notes how long a block of this stream lived, which the stream frees now.
     pub fn note_lifetime(&mut self, block: &Block) {
-        let before = block.event_number.load(Ordering::Relaxed);
-        self.lifetimes
-            .note(block.size(), self.allocations.saturating_sub(before));
+        let age = self.age(block);
+        // An earlier stream of the handle may have counted further.
+        self.lifetimes.note(block.size(), if age < 1 << 31 { age } else { 0 });
+    }
+
+    /// How many requests of this stream have come since a block of it was handed out, modulo 2³². It is large for a block of an
+    /// earlier stream of the handle that had made more of them.
+    #[inline]
+    fn age(&self, block: &Block) -> u64 {
+        u64::from((self.allocations as u32).wrapping_sub(block.born.load(Ordering::Relaxed)))
     }
 
     /// Whether the free of a block of this stream records a completion event.
@@ -242,8 +266,7 @@ impl Inner {
         }
         let eager = (self.eager_frees > 0).then(|| {
             self.eager_frees -= 1;
-            let before = block.event_number.load(Ordering::Relaxed);
-            self.allocations.wrapping_sub(before)
+            self.age(block)
         });
         of_stream(StreamTrigger::Free { trusted, eager }, self.since_event(pool))
     }
@@ -263,7 +286,7 @@ impl Inner {
     pub fn since_event(&self, pool: &Pool) -> Uncovered<impl Fn() -> bool> {
         Uncovered {
             bytes: self.uncovered,
-            is_wanted: || self.pressure_epoch != pool.pressure_epoch.load(Ordering::Relaxed),
+            is_wanted: || self.awaited || self.pressure_epoch != pool.pressure_epoch.load(Ordering::Relaxed),
         }
     }
 }
