@@ -41,7 +41,7 @@ fn bench_prints_every_figure_with_its_target() {
         "pair, 2 threads",
         "small miss beside a thread that loads engines",
         "small miss beside a thread whose block grows",
-        "longest small miss beside 8 windows of decay",
+        "longest small miss beside 16 windows of decay",
         "longest small miss beside a trim of 10 free pieces",
         "longest small miss beside a trim of 10 cached ranges",
         "pair, 1 streams in turn, 1 thread",
