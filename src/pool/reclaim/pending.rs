@@ -16,10 +16,12 @@ use crate::pool::reclaim::per_free_events::PerFreeEvents;
 use crate::pool::reclaim::synchronization::Synchronization;
 use crate::sync::HashMap;
 
+mod behind;
 mod events;
 mod poll;
 mod ranges;
 
+use behind::AllBehind;
 pub use poll::{Asks, Polled};
 
 /// Freed memory that is pending: no stream may reuse it yet.
@@ -64,6 +66,8 @@ struct CompletionEvents {
     complete: u64,
     /// What a batch covers of its frees, up to this number, whether the batch is complete or not.
     covered: u64,
+    /// How many batches that are not complete cover some of its frees.
+    batches: usize,
     /// The stream is gone: no more completion events are recorded for it.
     orphan: bool,
     /// How many dedicated allocations its stream has that are not freed yet.
@@ -103,8 +107,8 @@ pub struct PendingFrees {
     filed: u64,
     /// How many of those are dedicated allocations, or what shrinks left over.
     open_dedicated: usize,
-    /// Freed on a stream whose cache could not take it; pending until a completion event of each of these owners.
-    behind: Vec<(Vec<(Owner, u64)>, Freed)>,
+    /// What waits for completion events of streams.
+    behind: AllBehind,
     batches: VecDeque<Batch>,
     /// Frees on streams without ids.
     pub(super) per_free_events: PerFreeEvents,
@@ -124,6 +128,7 @@ impl PendingFrees {
                 events: VecDeque::new(),
                 complete: 0,
                 covered: 0,
+                batches: 0,
                 orphan: false,
                 dedicated: 0,
             },
@@ -156,12 +161,8 @@ impl PendingFrees {
         let idle = self
             .completion_events
             .get(&owner)
-            .is_some_and(|events| events.orphan && events.events.is_empty())
-            && !self.waits_for(owner, 0)
-            && !self
-                .batches
-                .iter()
-                .any(|batch| batch.covers.iter().any(|(covered, _)| *covered == owner));
+            .is_some_and(|events| events.orphan && events.events.is_empty() && events.batches == 0)
+            && !self.behind.waits_for(owner, 0);
         if idle {
             self.completion_events.remove(&owner);
         }
@@ -203,8 +204,8 @@ impl PendingFrees {
         let left = owners.filter(|(owner, events)| events.orphan || free_space.is_silent(**owner));
         let left = left.map(|(owner, _)| free_space.bytes_beyond(*owner, self.covered(*owner)));
         let uncovered = |(owner, number): &(Owner, u64)| *number > self.covered(*owner);
-        let behind = self.behind.iter().filter(|(events, _)| events.iter().any(uncovered));
-        let behind = behind.map(|(_, freed)| match freed {
+        let behind = self.behind.iter().filter(|behind| behind.events.iter().any(uncovered));
+        let behind = behind.map(|behind| match &behind.freed {
             Freed::Block { id, .. } => free_space.span(*id).1,
             // The stream that freed it takes it back, and growth does.
             Freed::Dedicated(_) | Freed::Tail { .. } | Freed::Remainder(_) => 0,
@@ -220,18 +221,12 @@ impl PendingFrees {
 
     /// Adds what was freed and is reusable once each of these completion events has completed.
     pub fn free_behind(&mut self, events: Vec<(Owner, u64)>, freed: Freed) {
-        self.behind.push((events, freed));
-    }
-
-    /// Whether something waits for a completion event of `owner` beyond number `last`.
-    fn waits_for(&self, owner: Owner, last: u64) -> bool {
-        let mut events = self.behind.iter().flat_map(|(events, _)| events);
-        events.any(|(behind, event_number)| *behind == owner && *event_number > last)
+        self.behind.push(events, freed);
     }
 
     /// Everything that is pending.
     pub fn freed(&self) -> impl Iterator<Item = &Freed> {
-        let behind = self.behind.iter().map(|(_, freed)| freed);
+        let behind = self.behind.iter().map(|behind| &behind.freed);
         let covered = self.batches.iter().flat_map(|batch| &batch.freed);
         self.open
             .iter()
@@ -262,7 +257,7 @@ impl PendingFrees {
 
     /// Whether something waits for completion events of `owner` that are not recorded yet.
     pub fn has_uncovered(&self, owner: Owner) -> bool {
-        self.waits_for(owner, self.last_event_number(owner))
+        self.behind.waits_for(owner, self.last_event_number(owner))
     }
 
     /// The last completion event that was recorded (or is known complete) for `owner`.
@@ -326,6 +321,7 @@ impl PendingFrees {
         for (owner, number) in &covers {
             if let Some(events) = self.completion_events.get_mut(owner) {
                 events.covered = events.covered.max(*number);
+                events.batches += 1;
             }
         }
         self.numbers += 1;

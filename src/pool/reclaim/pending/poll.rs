@@ -174,8 +174,7 @@ impl PendingFrees {
                 .get(owner)
                 .is_none_or(|events| events.complete >= *event_number)
         };
-        let over = self.behind.extract_if(.., |(events, _)| events.iter().all(is_over));
-        polled.freed.extend(over.map(|(_, freed)| freed));
+        polled.freed.extend(self.behind.take_complete(is_over));
         polled
     }
 
@@ -196,6 +195,7 @@ impl PendingFrees {
             for (owner, number) in batch.covers.drain(..) {
                 if let Some(events) = self.completion_events.get_mut(&owner) {
                     events.complete = events.complete.max(number);
+                    events.batches -= 1;
                 }
             }
             self.batches.pop_front();

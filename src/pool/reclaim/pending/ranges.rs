@@ -1,5 +1,6 @@
 //! Dedicated allocations that a stream has freed, and the remainders of those that it took back.
 
+use super::behind::Behind;
 use super::{Batch, Freed, PendingFrees};
 use crate::driver::{Context, Event};
 use crate::pool::free_space::Owner;
@@ -20,10 +21,9 @@ impl PendingFrees {
 
     /// Whether `owner`'s stream has freed resizable blocks that wait for a completion event.
     pub fn has_ranges_behind(&self, owner: Owner) -> bool {
-        let block = |freed: &Freed| matches!(freed, Freed::Dedicated(block) if block.resizable);
-        self.behind
-            .iter()
-            .any(|(events, freed)| is_only(events, owner) && block(freed))
+        let resizable = |freed: &Freed| matches!(freed, Freed::Dedicated(block) if block.resizable);
+        let mut behind = self.behind.iter();
+        behind.any(|behind| behind.is_only(owner) && resizable(&behind.freed))
     }
 
     /// Takes back the smallest resizable block that `owner`'s stream has freed and that `fits`, for that stream. Returns
@@ -38,20 +38,18 @@ impl PendingFrees {
         let covers = self.batches.iter().filter(recorded).flat_map(|batch| &batch.covers);
         let by_batches = covers.filter(|(of, _)| *of == owner).map(|(_, number)| *number);
         let covered = by_batches.fold(self.last_event_number(owner), u64::max);
-        let last = |events: &[(Owner, u64)]| events.iter().map(|(_, number)| *number).max().unwrap_or(0);
-        let fitting = self
-            .behind
-            .iter()
-            .enumerate()
-            .filter_map(|(at, (events, freed))| match freed {
-                Freed::Dedicated(block) if is_only(events, owner) && fits(block, last(events) <= covered) => {
-                    Some((at, block.committed()))
-                }
-                _ => None,
-            });
+        let behind = self.behind.iter().enumerate();
+        let fitting = behind.filter_map(|(at, behind)| match &behind.freed {
+            Freed::Dedicated(block) if behind.is_only(owner) && fits(block, behind.last() <= covered) => {
+                Some((at, block.committed()))
+            }
+            _ => None,
+        });
         let (at, _) = fitting.min_by_key(|(_, committed)| *committed)?;
-        match self.behind.swap_remove(at) {
-            (events, Freed::Dedicated(block)) => Some((block, last(&events))),
+        let behind = self.behind.remove(at);
+        let last = behind.last();
+        match behind.freed {
+            Freed::Dedicated(block) => Some((block, last)),
             _ => None,
         }
     }
@@ -60,8 +58,8 @@ impl PendingFrees {
     pub fn drop_remainder(&mut self, owner: Owner, number: u64) {
         let is_it = |freed: &Freed| matches!(freed, Freed::Remainder(of) if *of == number);
         let mut behind = self.behind.iter();
-        if let Some(at) = behind.position(|(events, freed)| is_only(events, owner) && is_it(freed)) {
-            self.behind.swap_remove(at);
+        if let Some(at) = behind.position(|behind| behind.is_only(owner) && is_it(&behind.freed)) {
+            self.behind.remove(at);
         }
     }
 
@@ -74,8 +72,8 @@ impl PendingFrees {
     /// The completion event to wait for until the remainder of that number is no longer pending; none where another event
     /// covers it.
     pub fn event_of_remainder(&self, number: u64) -> Option<(Context, Event)> {
-        let of = |(_, freed): &&(Vec<(Owner, u64)>, Freed)| matches!(freed, Freed::Remainder(of) if *of == number);
-        let (owner, after) = self.behind.iter().find(of)?.0.first().copied()?;
+        let of = |behind: &&Behind| matches!(behind.freed, Freed::Remainder(of) if of == number);
+        let (owner, after) = self.behind.iter().find(of)?.events.first().copied()?;
         let events = self.completion_events.get(&owner)?;
         let (_, event) = events.events.iter().find(|(number, _)| *number >= after)?;
         Some((events.context, *event))
@@ -84,13 +82,7 @@ impl PendingFrees {
     /// Whether a dedicated allocation that was freed on a stream waits for a completion event that is not recorded yet.
     pub fn has_uncovered_ranges(&self) -> bool {
         let uncovered = |(owner, number): &(Owner, u64)| *number > self.last_event_number(*owner);
-        self.behind
-            .iter()
-            .any(|(events, freed)| matches!(freed, Freed::Dedicated(_)) && events.iter().any(uncovered))
+        let mut behind = self.behind.iter();
+        behind.any(|behind| matches!(behind.freed, Freed::Dedicated(_)) && behind.events.iter().any(uncovered))
     }
-}
-
-/// Whether `owner`'s stream alone may use what waits for `events`.
-fn is_only(events: &[(Owner, u64)], owner: Owner) -> bool {
-    events.iter().all(|(of, _)| *of == owner)
 }
