@@ -1,9 +1,32 @@
 //! Deferred reclamation: when freed memory becomes reusable, and for which callers.
 //!
-//! [`free`] takes back blocks that their stream's cache cannot take. [`pending`] knows which event covers which frees,
-//! `cover` records events for whole contexts, and `poll` returns what they covered once they have completed. Some
-//! frees follow rules of their own: streams without ids (`per_free_events`), blocks that several streams use
-//! (`stream_uses`), and memory that belongs to a graph (`graphs`).
+//! A freed block of the pool's range goes this way. The stream that freed it may have it again from wherever its own work is all
+//! that it waits for; every other caller only from the end of the way.
+//!
+//! ```text
+//!  freed, and goes (Disposition)       waits for                          becomes
+//!
+//!  on its stream: cached ───────────► flush: its stream's arena ┐
+//!  Arena ───────────────────────────► its stream's arena ───────┴─► common: a completion event or a batch covers it and is
+//!                                                                   complete, and others need it (share)
+//!  Streams ─────────────────────────► completion events (behind) ─► home: the arena that it was handed out from
+//!  Contexts ────────────────────────► filed ──cover──► batch ─────► home, or common and due for the driver
+//!  on a stream without an id ───────► an event of its own ────────► common (or filed, where the event is lost)
+//!  Capture ─► the capture's space ──► its graph's end ────────────► its stream's arena, or filed
+//!  Graph ───► kept by the graph ────► its graph's end ────────────► filed
+//! ```
+//!
+//! | what | where | who moves it on |
+//! |---|---|---|
+//! | cached | [`stream_cache`](crate::pool::stream_cache) | a hit hands it out; `flush` makes it the arena's |
+//! | an arena, common | [`free_space`](crate::pool::free_space) | requests; `share`, `send_guests_home`, decay |
+//! | behind, filed, batches | [`pending`] | `cover` records, `poll` completes, `return_freed` returns |
+//! | an event of its own | [`per_free_events`] | `poll_per_free_events` |
+//! | a capture's space, a graph's | [`graphs`] | `reclaim_graphs` |
+//!
+//! Ranges of their own (`dedicated`) go the same way, except that they have no arena: on its stream, such a block is behind the
+//! stream's next completion event, and its stream may take it back from there. Where the way ends, the range is cached, or due for
+//! the driver. `decide` says when events are recorded.
 //!
 //! Uses: dedicated, free_space, physical, stream_cache.
 
