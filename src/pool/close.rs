@@ -45,7 +45,7 @@ impl Pool {
             self.wait_for_leaving(&mut core)?;
             let Core { memory, reclaimer, .. } = &mut *core;
             // External memory stays. What was freed in it without a stream is covered.
-            let stays = memory.physical.is_external && reclaimer.pending.filed() == 0;
+            let stays = memory.physical.is_external && reclaimer.pending.filed().bytes() == 0;
             let done = stays || memory.physical.reserved() <= keep && !memory.physical.is_external;
             if done || !wait.wait(self, &mut core)? {
                 return Ok(released);

@@ -18,10 +18,12 @@ use crate::sync::HashMap;
 
 mod behind;
 mod events;
+mod filed;
 mod poll;
 mod ranges;
 
 use behind::AllBehind;
+use filed::Filed;
 pub use poll::{Asks, Polled};
 
 /// Freed memory that is pending: no stream may reuse it yet.
@@ -101,12 +103,8 @@ pub struct PendingFrees {
     /// The owner among them that was asked last in its turn, and how many polls there were.
     turn: Option<Owner>,
     polls: u64,
-    /// Freed, and covered by no batch yet.
-    open: Vec<Freed>,
-    /// Bytes of those, without what was filed again and what shrinks left over.
-    filed: u64,
-    /// How many of those are dedicated allocations, or what shrinks left over.
-    open_dedicated: usize,
+    /// What the next batch will cover.
+    filed: Filed,
     /// What waits for completion events of streams.
     behind: AllBehind,
     batches: VecDeque<Batch>,
@@ -171,30 +169,24 @@ impl PendingFrees {
 
     /// Adds what was freed without a stream.
     pub fn file(&mut self, freed: Freed, free_space: &FreeSpace) {
-        self.filed += match &freed {
+        let bytes = match &freed {
             Freed::Block { id, .. } => free_space.span(*id).1,
             Freed::Dedicated(block) => block.size,
             // What a shrink left over is covered together with other frees.
             Freed::Tail { .. } | Freed::Remainder(_) => 0,
         };
-        self.file_again(freed);
+        self.filed.push(freed, bytes);
     }
 
     /// Adds what an event has covered and could not be returned. It is covered together with other frees: it alone is no
     /// reason to cover.
     pub fn file_again(&mut self, freed: Freed) {
-        self.open_dedicated += usize::from(!matches!(freed, Freed::Block { .. }));
-        self.open.push(freed);
+        self.filed.push(freed, 0);
     }
 
-    /// How many frees wait that no event covers yet.
-    pub fn open_count(&self) -> usize {
-        self.open.len()
-    }
-
-    /// Bytes that were freed without a stream and that no event covers yet.
-    pub fn filed(&self) -> u64 {
-        self.filed
+    /// What was freed and waits for the work of all contexts, while no event covers it yet.
+    pub fn filed(&self) -> &Filed {
+        &self.filed
     }
 
     /// Bytes that no event covers yet, and that most likely no completion event will cover soon: what streams that are gone
@@ -228,26 +220,16 @@ impl PendingFrees {
     pub fn freed(&self) -> impl Iterator<Item = &Freed> {
         let behind = self.behind.iter().map(|behind| &behind.freed);
         let covered = self.batches.iter().flat_map(|batch| &batch.freed);
-        self.open
+        self.filed
             .iter()
             .chain(behind)
             .chain(covered)
             .chain(self.per_free_events.freed())
     }
 
-    /// Whether anything waits that no event covers yet.
-    pub fn has_open(&self) -> bool {
-        !self.open.is_empty()
-    }
-
     /// Whether context events are outstanding.
     pub fn has_batches(&self) -> bool {
         !self.batches.is_empty()
-    }
-
-    /// Whether a dedicated allocation, or what a shrink left over, waits and no event covers it yet.
-    pub fn has_open_dedicated(&self) -> bool {
-        self.open_dedicated > 0
     }
 
     /// Whether `owner` belongs to a stream that may still exist.
@@ -298,9 +280,9 @@ impl PendingFrees {
     }
 
     /// Covers everything freed without a stream so far, and `covers` of the owners' frees, by an event in each of
-    /// `contexts`. On an error, what could not be covered stays in `open`.
+    /// `contexts`. On an error, what could not be covered stays filed.
     pub fn cover(&mut self, calls: &DriverCalls, contexts: &[Context], covers: Vec<(Owner, u64)>) -> Result<()> {
-        if self.open.is_empty() && covers.is_empty() {
+        if self.filed.is_empty() && covers.is_empty() {
             return Ok(());
         }
         let mut events = Vec::new();
@@ -325,8 +307,7 @@ impl PendingFrees {
             }
         }
         self.numbers += 1;
-        (self.filed, self.open_dedicated) = (0, 0);
-        let freed = std::mem::take(&mut self.open);
+        let freed = self.filed.take();
         self.batches.push_back(Batch {
             number: self.numbers,
             events,
@@ -396,6 +377,6 @@ impl PendingFrees {
 
     /// Whether nothing freed waits for anything.
     pub fn is_empty(&self) -> bool {
-        self.open.is_empty() && self.behind.is_empty() && self.batches.is_empty() && self.per_free_events.is_empty()
+        self.filed.is_empty() && self.behind.is_empty() && self.batches.is_empty() && self.per_free_events.is_empty()
     }
 }
