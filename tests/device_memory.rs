@@ -20,6 +20,9 @@ struct World {
 }
 
 fn world(options: &str) -> World {
+    if std::env::var_os("TRTALLOC_LOG").is_none() {
+        trtalloc::log::init(trtalloc::config::LogLevel::Off);
+    }
     let driver = SimDriver::new(SimConfig {
         memory: 1 << 30,
         ..SimConfig::default()

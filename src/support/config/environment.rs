@@ -99,7 +99,9 @@ impl Config {
 
     /// The environment's `TRTALLOC_LOG`; silently the default where it cannot be read.
     pub(crate) fn environment_log_level() -> LogLevel {
-        value::log_level(&word("TRTALLOC_LOG")).unwrap_or_default()
+        // This crate's own tests print no messages between their results, unless asked.
+        let default = if cfg!(test) { LogLevel::Off } else { LogLevel::default() };
+        value::log_level(&word("TRTALLOC_LOG")).unwrap_or(default)
     }
 
     /// The environment's `inject` and `disable`; silently false where one cannot be read. It is reported where all
