@@ -81,12 +81,20 @@ impl DriverCalls {
         call(&*self.driver)
     }
 
-    /// The driver's id of a context; 0 where the driver has none.
-    pub fn context_id(&self, context: Context) -> Result<u64> {
-        if !self.ids {
-            return Ok(0);
+    /// What tells the context from a later one at its handle.
+    pub fn identity(&self, context: Context) -> Result<Identity> {
+        match self.ids {
+            true => self.query(|driver| driver.context_id(context)).map(Identity::Id),
+            false => Ok(Identity::Handle),
         }
-        self.query(|driver| driver.context_id(context))
+    }
+
+    /// The identity of a context that has not been queried.
+    pub fn unidentified(&self) -> Identity {
+        match self.ids {
+            true => Identity::Unidentified,
+            false => Identity::Handle,
+        }
     }
 
     /// Whether streams and contexts have ids.
@@ -95,13 +103,13 @@ impl DriverCalls {
         self.ids
     }
 
-    /// Whether `context` is still the one that had `id`. None where the call failed for another reason, which proves
-    /// nothing, or where `id` is [`UNIDENTIFIED`] and another context may have the handle.
-    pub fn is_there(&self, context: Context, id: u64) -> Option<bool> {
-        let there = match self.ids {
-            true => return is_same(self.context_id(context), id),
-            // Without ids, only making the context current shows whether it exists.
-            false => self.query(|driver| driver.current_context()).and_then(|before| {
+    /// Whether `context` is still the one that was identified. None where the call failed for another reason, which proves
+    /// nothing, or where it was not identified, and another context may have the handle.
+    pub fn is_there(&self, context: Context, identity: Identity) -> Option<bool> {
+        let there = match identity {
+            Identity::Id(_) | Identity::Unidentified => return is_same(self.identity(context), identity),
+            // Only making the context current shows whether it exists.
+            Identity::Handle => self.query(|driver| driver.current_context()).and_then(|before| {
                 self.query(|driver| push_context(driver, before, context))?;
                 self.query(|driver| pop_context(driver, before, context));
                 Ok(true)
@@ -205,14 +213,23 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// The id of a context whose id the driver has not returned yet, and of each context where there are no ids.
-pub const UNIDENTIFIED: u64 = 0;
+/// What tells a context from a later one that gets its handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identity {
+    /// The driver's id. No other context ever has it.
+    Id(u64),
+    /// The driver has an id, and has not returned it yet.
+    Unidentified,
+    /// The driver has no ids (before CUDA 12.0): the handle is all that is known.
+    Handle,
+}
 
-/// Whether a context that answered with `now`, or with an error, is the one that had `id`: see [`DriverCalls::is_there`].
-pub fn is_same(now: Result<u64>, id: u64) -> Option<bool> {
+/// Whether a context that answered with `now`, or with an error, is the one that was identified: see
+/// [`DriverCalls::is_there`].
+pub fn is_same(now: Result<Identity>, identity: Identity) -> Option<bool> {
     match now {
-        Ok(_) if id == UNIDENTIFIED => None,
-        now => is_known(now.map(|now| now == id)),
+        Ok(_) if identity == Identity::Unidentified => None,
+        now => is_known(now.map(|now| now == identity)),
     }
 }
 
@@ -240,10 +257,14 @@ mod tests {
 
     #[test]
     fn context_without_a_known_id_proves_nothing() {
-        assert_eq!(is_same(Ok(7), 7), Some(true));
-        assert_eq!(is_same(Ok(8), 7), Some(false));
-        assert_eq!(is_same(Ok(7), UNIDENTIFIED), None);
-        assert_eq!(is_same(Err(refused("cuCtxGetId", Failure::NoContext)), 7), Some(false));
-        assert_eq!(is_same(Err(refused("cuCtxGetId", Failure::Other)), 7), None);
+        let seven = Identity::Id(7);
+        assert_eq!(is_same(Ok(seven), seven), Some(true));
+        assert_eq!(is_same(Ok(Identity::Id(8)), seven), Some(false));
+        assert_eq!(is_same(Ok(seven), Identity::Unidentified), None);
+        assert_eq!(
+            is_same(Err(refused("cuCtxGetId", Failure::NoContext)), seven),
+            Some(false)
+        );
+        assert_eq!(is_same(Err(refused("cuCtxGetId", Failure::Other)), seven), None);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::driver::{Context, DriverError, Failure, RelaxedMode, Result};
 use crate::pool::Pool;
-use crate::pool::driver_calls::{DriverCalls, UNIDENTIFIED, is_of_no_context, is_same, refused};
+use crate::pool::driver_calls::{DriverCalls, Identity, is_of_no_context, is_same, refused};
 use crate::pool::reclaim::Reclaimer;
 use crate::support::error;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +14,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub struct Home {
     /// The context.
     pub context: Context,
-    /// The context's id; 0 where the driver has none.
-    pub id: u64,
+    /// What tells it from a later one.
+    pub identity: Identity,
     /// The context is the device's primary context, and the pool has retained it.
     pub primary: bool,
 }
@@ -24,12 +24,12 @@ impl Home {
     /// Retains the device's primary context and returns it.
     pub fn primary(calls: &DriverCalls, device: i32) -> Result<Home> {
         let context = calls.submit(|driver| driver.primary_retain(device))?;
-        let id = calls.context_id(context).inspect_err(|_| {
+        let identity = calls.identity(context).inspect_err(|_| {
             let _ = calls.submit(|driver| driver.primary_release(device));
         })?;
         Ok(Home {
             context,
-            id,
+            identity,
             primary: true,
         })
     }
@@ -55,7 +55,7 @@ impl Home {
         match current {
             Some(context) if !calls.query(|driver| driver.primary_active(device))? => Ok(Home {
                 context,
-                id: calls.context_id(context)?,
+                identity: calls.identity(context)?,
                 primary: false,
             }),
             _ => Home::primary(calls, device),
@@ -65,15 +65,15 @@ impl Home {
 
 /// The contexts that have used a pool.
 pub struct Contexts {
-    /// Their handles, with the ids that they had then.
-    known: Vec<(Context, u64)>,
+    /// Their handles, with the identities that they had then.
+    known: Vec<(Context, Identity)>,
     /// The pool's own.
     pub home: Home,
     /// The home existed when the running request began.
     home_is_there: bool,
-    /// Green contexts that have used the pool, with the ids that they had then, and the primary context of each, whose
+    /// Green contexts that have used the pool, with the identities that they had then, and the primary context of each, whose
     /// events cover their work: see [`Driver::covering_context`](crate::driver::Driver::covering_context).
-    greens: Vec<(Context, u64, Context)>,
+    greens: Vec<(Context, Identity, Context)>,
     /// The devices that can use the pool's memory, each with its primary context once that is known.
     reach: Vec<(i32, Option<Context>)>,
     /// How often the pool forgot a context: see [`Pool::forgotten`].
@@ -87,7 +87,7 @@ impl Contexts {
     pub fn new(home: Home, reach: Vec<i32>, forgotten: Arc<AtomicU64>) -> Contexts {
         Contexts {
             reach: reach.into_iter().map(|device| (device, None)).collect(),
-            known: vec![(home.context, home.id)],
+            known: vec![(home.context, home.identity)],
             greens: Vec::new(),
             home,
             home_is_there: false,
@@ -103,7 +103,7 @@ impl Contexts {
             return Some(true);
         }
         match self.known.iter().find(|(known, _)| *known == context) {
-            Some((_, id)) => calls.is_there(context, *id),
+            Some((_, identity)) => calls.is_there(context, *identity),
             None => Some(false),
         }
     }
@@ -118,19 +118,19 @@ impl Contexts {
         self.known.iter().map(|(context, _)| *context).collect()
     }
 
-    /// All known contexts with their ids.
-    pub fn all(&self) -> &[(Context, u64)] {
+    /// All known contexts with their identities.
+    pub fn all(&self) -> &[(Context, Identity)] {
         &self.known
     }
 
-    /// The id of a green context when it last used the pool.
-    pub fn green_id(&self, context: Context) -> Option<u64> {
+    /// The identity of a green context when it last used the pool.
+    pub fn green(&self, context: Context) -> Option<Identity> {
         let green = self.greens.iter().find(|green| green.0 == context);
         green.filter(|_| !self.is_known(context)).map(|green| green.1)
     }
 
-    /// A context that has used the pool, with its id; of a green one the primary context.
-    pub fn noted(&self, context: Context) -> Option<(Context, u64)> {
+    /// A context that has used the pool, with its identity; of a green one the primary context.
+    pub fn noted(&self, context: Context) -> Option<(Context, Identity)> {
         let green = self.greens.iter().find(|green| green.0 == context);
         let of = |context: Context| self.known.iter().find(|(known, _)| *known == context).copied();
         of(context).or_else(|| green.and_then(|(_, _, primary)| of(*primary)))
@@ -138,8 +138,11 @@ impl Contexts {
 
     /// The context whose events cover the work of a context that is not known: its own, or those of the primary context
     /// of a green one. The driver says so only of the context that is current.
-    fn covering(&mut self, calls: &DriverCalls, context: Context, id: u64) -> Result<Context> {
-        let noted = self.greens.iter().find(|green| (green.0, green.1) == (context, id));
+    fn covering(&mut self, calls: &DriverCalls, context: Context, identity: Identity) -> Result<Context> {
+        let noted = self
+            .greens
+            .iter()
+            .find(|green| (green.0, green.1) == (context, identity));
         if let Some((_, _, primary)) = noted {
             return Ok(*primary);
         }
@@ -149,7 +152,7 @@ impl Contexts {
         let covering = calls.query(|driver| driver.covering_context(context))?;
         if covering != context {
             self.greens.retain(|green| green.0 != context);
-            self.greens.push((context, id, covering));
+            self.greens.push((context, identity, covering));
         }
         Ok(covering)
     }
@@ -160,22 +163,22 @@ impl Reclaimer {
     /// context its primary context is noted. It fails where the driver does not return the context's id, because the pool
     /// could not notice another context with the same handle then.
     pub(in crate::pool) fn note_context(&mut self, calls: &DriverCalls, context: Context) -> Result<()> {
-        let id = calls.context_id(context)?;
+        let identity = calls.identity(context)?;
         match self.contexts.known.iter_mut().find(|(known, _)| *known == context) {
-            Some((_, known)) if *known == id => return Ok(()),
-            // The pool has no event in a context without an id. So it does not matter whether this context is the one
+            Some((_, known)) if *known == identity => return Ok(()),
+            // The pool has no event in a context that is not identified. So it does not matter whether this context is the one
             // that was noted: if that one is gone, its work is gone too.
-            Some((_, known)) if *known == UNIDENTIFIED => {
-                *known = id;
+            Some((_, known)) if *known == Identity::Unidentified => {
+                *known = identity;
                 return Ok(());
             }
             // Another context has a known handle, so the old context is gone.
             Some(_) => self.forget_context(context),
             None => {}
         }
-        match self.contexts.covering(calls, context, id)? {
+        match self.contexts.covering(calls, context, identity)? {
             covering if covering != context => return self.note_context(calls, covering),
-            _ => self.contexts.known.push((context, id)),
+            _ => self.contexts.known.push((context, identity)),
         }
         Ok(())
     }
@@ -185,7 +188,7 @@ impl Reclaimer {
     pub(in crate::pool) fn note_context_of_free(&mut self, calls: &DriverCalls, context: Context) {
         match self.note_context(calls, context) {
             Err(error) if !is_of_no_context(&error) && !self.contexts.is_known(context) => {
-                self.contexts.known.push((context, UNIDENTIFIED));
+                self.contexts.known.push((context, calls.unidentified()));
             }
             _ => {}
         }
@@ -241,14 +244,14 @@ impl Reclaimer {
             Ok(Some(context)) => context,
             Err(_) => return self.note_unknown_of_free(calls),
         };
-        let id = match calls.has_ids() {
+        let identity = match calls.has_ids() {
             true => {
                 self.contexts.queries += 1;
-                calls.driver().context_id(context)
+                calls.driver().context_id(context).map(Identity::Id)
             }
-            false => Ok(0),
+            false => Ok(Identity::Handle),
         };
-        if !id.is_ok_and(|id| self.contexts.known.contains(&(context, id))) {
+        if !identity.is_ok_and(|identity| self.contexts.known.contains(&(context, identity))) {
             self.note_unknown_of_free(calls);
         }
     }
@@ -279,13 +282,17 @@ impl Reclaimer {
     /// Fails if the pool's home context was reset, because none of its handles may be used again. If the application
     /// created and destroyed the home context, the pool moves to another one.
     pub(in crate::pool) fn check_context(&mut self, pool: &Pool) -> error::Result<()> {
-        let Home { context, id, primary } = self.contexts.home;
-        let there = match pool.calls.has_ids() {
-            true => {
+        let Home {
+            context,
+            identity,
+            primary,
+        } = self.contexts.home;
+        let there = match identity {
+            Identity::Id(_) | Identity::Unidentified => {
                 self.contexts.queries += 1;
-                is_same(pool.driver().context_id(context), id)
+                is_same(pool.driver().context_id(context).map(Identity::Id), identity)
             }
-            false => pool.calls.is_there(context, id),
+            Identity::Handle => pool.calls.is_there(context, identity),
         };
         self.contexts.home_is_there = there == Some(true);
         if there != Some(false) {
@@ -313,15 +320,14 @@ impl Reclaimer {
     /// events may belong to another owner then.
     pub(in crate::pool) fn drop_dead_contexts(&mut self, pool: &Pool) -> error::Result<()> {
         self.check_context(pool)?;
-        let ids = pool.driver().features().stream_ids;
         let mut unanswered = false;
-        for (context, id) in self.contexts.known.clone() {
-            let there = match id {
-                UNIDENTIFIED if ids => match self.note_context(&pool.calls, context) {
+        for (context, identity) in self.contexts.known.clone() {
+            let there = match identity {
+                Identity::Unidentified => match self.note_context(&pool.calls, context) {
                     Ok(()) => Some(true),
                     Err(error) => is_of_no_context(&error).then_some(false),
                 },
-                id => pool.calls.is_there(context, id),
+                identity => pool.calls.is_there(context, identity),
             };
             if there == Some(false) {
                 self.drop_context(&pool.calls, context);
@@ -329,10 +335,14 @@ impl Reclaimer {
             unanswered |= there.is_none();
         }
         // Another context may have come to the handle of one that was forgotten just now.
-        unanswered |= ids && self.contexts.known.iter().any(|(_, id)| *id == UNIDENTIFIED);
+        let unidentified = |(_, identity): &(Context, Identity)| *identity == Identity::Unidentified;
+        unanswered |= self.contexts.known.iter().any(unidentified);
         match unanswered {
             true => Err(error::Error::Driver(refused(
-                if ids { "cuCtxGetId" } else { "cuCtxPushCurrent" },
+                match pool.calls.has_ids() {
+                    true => "cuCtxGetId",
+                    false => "cuCtxPushCurrent",
+                },
                 Failure::Other,
             ))),
             false => Ok(()),
@@ -352,11 +362,11 @@ impl Reclaimer {
         let _ = self.drop_dead_contexts(pool);
         pool.alive()?;
         let known = self.contexts.known.iter().find(|(known, _)| *known == context);
-        let Some((_, id)) = known.filter(|_| self.contexts.known == before) else {
+        let Some((_, identity)) = known.filter(|_| self.contexts.known == before) else {
             return Ok(());
         };
         let ids = pool.driver().features().stream_ids;
-        match pool.calls.is_there(context, *id) {
+        match pool.calls.is_there(context, *identity) {
             // The first query failed, and the context is gone all the same.
             Some(false) => {
                 self.drop_context(&pool.calls, context);

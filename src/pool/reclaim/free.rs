@@ -90,9 +90,9 @@ impl Pool {
         let forgotten = self.forgotten.load(Ordering::Acquire);
         let free = (self.device, context, forgotten);
         let green = cache.inner.lock().known_green;
-        if let Some((known, id)) = green
+        if let Some((known, identity)) = green
             && known == free
-            && self.calls.context_id(context) == Ok(id)
+            && self.calls.identity(context) == Ok(identity)
         {
             return;
         }
@@ -107,8 +107,8 @@ impl Pool {
         let free = (self.device, context, forgotten);
         let mut inner = cache.inner.lock();
         // The pool never notices the end of a green context, so its handle alone does not tell it from a later context.
-        match core.reclaimer.contexts.green_id(context) {
-            Some(id) => inner.known_green = Some((free, id)),
+        match core.reclaimer.contexts.green(context) {
+            Some(identity) => inner.known_green = Some((free, identity)),
             None => inner.known_context = Some(free),
         }
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::driver::{Context, Event, Stream};
 use crate::pool::dedicated::Claimed;
+use crate::pool::driver_calls::Identity;
 use crate::pool::free_space::NodeId;
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::free::FreedOn;
@@ -254,19 +255,22 @@ impl Pool {
             .map_err(Failed::Running)
     }
 
-    /// The context in which driver calls are made here and now, with the id that the pool knows; of a green context the
+    /// The context in which driver calls are made here and now, as the pool knows it; of a green context the
     /// primary one, whose events serve it.
-    fn here(&self, reclaimer: &Reclaimer) -> Result<(Context, u64)> {
+    fn here(&self, reclaimer: &Reclaimer) -> Result<(Context, Identity)> {
         let current = self.calls.query(|driver| driver.current_context());
         let current = current.map_err(|error| self.failed(error))?;
         let here = current.unwrap_or(reclaimer.contexts.home.context);
-        Ok(reclaimer.contexts.noted(here).unwrap_or((here, 0)))
+        Ok(reclaimer
+            .contexts
+            .noted(here)
+            .unwrap_or((here, self.calls.unidentified())))
     }
 
     /// Waits until everything queued so far is complete, in each context that has used the pool and in the current one.
     /// It refuses where that would end a capture that the pool can see.
     fn wait_for_all(&self, deadline: Instant) -> Result<()> {
-        let mut events: Vec<((Context, u64), Option<Event>)> = Vec::new();
+        let mut events: Vec<((Context, Identity), Option<Event>)> = Vec::new();
         let recorded = {
             let mut core = self.core.lock();
             let reclaimer = &mut core.reclaimer;
@@ -322,7 +326,7 @@ impl Pool {
 impl Reclaimer {
     /// Takes back an event that no request waits for any more. The events of a context that is gone went with it,
     /// though another context may have its handle.
-    fn give_event(&mut self, of: (Context, u64), event: Event) {
+    fn give_event(&mut self, of: (Context, Identity), event: Event) {
         if self.contexts.all().contains(&of) {
             self.pending.keep_event(of.0, event);
         }

@@ -20,6 +20,7 @@ pub mod peak;
 
 use crate::driver::{Context, Stream};
 use crate::pool::decide::{EAGER_FREES, StreamTrigger, Uncovered, of_stream};
+use crate::pool::driver_calls::Identity;
 use crate::pool::free_space::{End, FreeSpace, NodeId, Owner};
 use crate::pool::stream_cache::classes::Classes;
 use crate::pool::stream_cache::credits::Credits;
@@ -89,8 +90,8 @@ pub struct Inner {
     /// The device whose pool knows the context of the last free here, that context, and how many contexts the pool had
     /// forgotten then: see [`Pool::note_free_context`].
     pub known_context: Option<(i32, Context, u64)>,
-    /// The same of a green context, with its id.
-    pub known_green: Option<((i32, Context, u64), u64)>,
+    /// The same of a green context, with its identity.
+    pub known_green: Option<((i32, Context, u64), Identity)>,
     /// Blocks ready for reuse.
     pub ready: Classes,
     /// The number of the completion event that will cover what is freed now.

@@ -4,6 +4,7 @@
 use super::{Bench, MIB, RESIZABLE};
 use crate::driver::sim::SimConfig;
 use crate::driver::{Context, DriverError, Failure};
+use crate::pool::driver_calls::Identity;
 use crate::support::error::Error;
 
 /// A pool that was used by a context that is destroyed, with that context and the error that a wait for it returns.
@@ -94,7 +95,14 @@ fn unidentified_context_covers_nothing() {
     bench.app(|machine| machine.context_destroy(gone)).unwrap();
     let born = bench.app(|machine| machine.context_create(0)).unwrap();
     assert_eq!(born, gone, "the handle comes back");
-    assert!(pool.core.lock().reclaimer.contexts.all().contains(&(Context(gone), 0)));
+    assert!(
+        pool.core
+            .lock()
+            .reclaimer
+            .contexts
+            .all()
+            .contains(&(Context(gone), Identity::Unidentified))
+    );
     let error = DriverError {
         call: "cuCtxRecordEvent",
         code: 700,
@@ -156,7 +164,13 @@ fn work_in_the_next_context_at_a_reused_handle_is_waited_for() {
         bench.put(block, None);
         bench.machine.clear_failures();
         let pool = bench.allocator.pool_of(0);
-        let unidentified = pool.core.lock().reclaimer.contexts.all().contains(&(Context(born), 0));
+        let unidentified = pool
+            .core
+            .lock()
+            .reclaimer
+            .contexts
+            .all()
+            .contains(&(Context(born), Identity::Unidentified));
         bench.app(|machine| machine.context_pop()).unwrap();
         // No event of the pool's is in a context without an id, so the next one at the handle finds none.
         if unidentified {
