@@ -120,3 +120,23 @@ fn memory_beyond_the_threshold_goes_back_without_the_lock() {
     assert_eq!(held, BTreeSet::new());
     bench.finish();
 }
+
+/// A request that cannot be met ends, also where each of its attempts leaves memory that must go back at once.
+#[test]
+fn refused_request_ends_where_nothing_may_stay() {
+    for flags in [0, RESIZABLE] {
+        for options in ["", "backing=malloc", "limit=300MiB"] {
+            let bench = Bench::new(&format!("release_threshold=0,wait_ms=1,{options}"));
+            let total = bench.app(|machine| machine.memory_info(0)).unwrap().0;
+            bench.app(|machine| machine.others_hold(0, total - 320 * MIB)).unwrap();
+            let stream = bench.stream();
+            let live: Vec<u64> = (0..3).map(|_| bench.get(30 * MIB, Some(stream))).collect();
+            for on in [Some(stream), None] {
+                assert!(bench.request(290 * MIB, flags, on).is_err(), "{options}");
+            }
+            bench.app(|machine| machine.others_hold(0, 0)).unwrap();
+            live.into_iter().for_each(|block| bench.put(block, Some(stream)));
+            bench.finish();
+        }
+    }
+}
