@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::{Bench, MIB, RESIZABLE};
+use crate::allocator::{Allocator, Request};
 
 /// Calls that may wait.
 const MAY_WAIT: [&str; 4] = ["cuMemUnmap", "cuMemRelease", "cuMemFree", "cuMemAddressFree"];
@@ -137,6 +138,58 @@ fn refused_request_ends_where_nothing_may_stay() {
             bench.app(|machine| machine.others_hold(0, 0)).unwrap();
             live.into_iter().for_each(|block| bench.put(block, Some(stream)));
             bench.finish();
+        }
+    }
+}
+
+/// What other threads may do while memory is on its way back.
+const OTHERS: [fn(&Allocator); 6] = [
+    |allocator| drop(allocator.trim(Some(0), 0)),
+    |allocator| request(allocator, MIB),
+    |allocator| request(allocator, 200 * MIB),
+    |allocator| drop(allocator.set_limit(Some(0), 8 * MIB)),
+    |allocator| _ = allocator.end_window(),
+    |allocator| allocator.close(),
+];
+
+fn request(allocator: &Allocator, size: u64) {
+    let request = Request {
+        size,
+        alignment: 0,
+        flags: 0,
+        stream: None,
+        device: Some(0),
+    };
+    if let Ok(address) = allocator.allocate(request) {
+        allocator.deallocate(address, None).unwrap();
+    }
+}
+
+/// Other calls come between the driver calls of a trim, which may fail, too. Nothing is lost or given back twice.
+#[test]
+fn others_come_while_memory_leaves() {
+    for options in ["limit=256MiB", "backing=malloc,limit=256MiB"] {
+        for (which, other) in OTHERS.into_iter().enumerate() {
+            for call in MAY_WAIT {
+                for (at, fails) in [(1, false), (2, false), (2, true), (5, true)] {
+                    let what = format!("{options}: {which} at {call} {at}, {fails}");
+                    let bench = Bench::new(&format!("wait_ms=1,{options}"));
+                    let stream = bench.stream();
+                    bench.use_and_free(stream, 6, 20 * MIB);
+                    let resizable = [(); 3].map(|()| bench.request(8 * MIB, RESIZABLE, Some(stream)).unwrap());
+                    resizable.into_iter().for_each(|block| bench.put(block, Some(stream)));
+                    bench.complete();
+                    let allocator = bench.allocator.clone();
+                    bench.machine.come_between(call, at, move |_| other(&allocator));
+                    if fails {
+                        bench.machine.fail_nth(Some(call), at + 1, 1);
+                    }
+                    let _ = bench.allocator.trim(Some(0), 0);
+                    bench.machine.clear_failures();
+                    bench.allocator.validate().unwrap_or_else(|why| panic!("{what}: {why}"));
+                    bench.finish_of(&what);
+                }
+            }
         }
     }
 }
