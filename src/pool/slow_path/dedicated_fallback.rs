@@ -1,15 +1,16 @@
-//! Where the memory of dedicated allocations comes from: they do not use the pool's free space, so their steps are fewer
-//! than those of [`SlowPath`](super::SlowPath). One list for both would be harder to read: no step of one is a step of
-//! the other, except waiting.
+//! Where the memory of dedicated allocations comes from: the phases of a request for a range of its own, beside those of
+//! [`phases`](super::phases).
 //!
-//! 1. cached handles, and new ones within the growth allowance; cached ones that do not fit go back to the driver for
-//!    new ones that do
-//! 2. what blocks have given back, once the work that used it has completed: the tails of shrinks, and cached ranges,
-//!    oldest first; then pages that live blocks have ahead of their size and never used; then handles of the pool's
-//!    range that are free throughout. Each is cached and step 1 tried again
-//! 3. new handles up to the limit; then pages that live blocks have because the blocks before them in their range had
-//!    grown to these
-//! 4. a bounded wait for pending memory, and then all of that again
+//! | phase | in the pool's range | in a range of its own |
+//! |---|---|---|
+//! | reuse | the arena and common free space; cached handles; what was left behind | a range that was freed (`dedicated.rs`); cached handles |
+//! | grow within the allowance | new handles; then idle ones, moved or exchanged | new handles, in exchange for cached ones that do not fit |
+//! | share | what other streams have finished with. A stream grows to the limit first | what blocks have given back, once its work has completed: the tails of shrinks, and cached ranges, oldest first; then pages that live blocks have ahead of their size and never used; then handles of the pool's range that are free throughout. Each is cached, and the request begins again |
+//! | last resort | what other streams freed, behind their events; new handles to the limit, in exchange for idle ones; the ends of blocks | new handles up to the limit; then pages that live blocks have because the blocks before them in their range had grown to these |
+//!
+//! Then both wait for pending memory and begin again. A range shares before it grows to the limit, also for a stream: what it
+//! takes are idle pages, and no stream has to request them anew. It is never handed out behind another stream's event, since its
+//! pages come from several streams.
 
 use crate::driver::{self, DriverError, Failure};
 use crate::pool::decide::Trigger;
