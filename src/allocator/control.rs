@@ -105,8 +105,8 @@ impl Allocator {
         self.all_pools().map(Pool::stats)
     }
 
-    /// The same for each device whose state can be read so soon: not where the thread that calls was interrupted while it held
-    /// a lock of the pool.
+    /// The same for each device whose state can be read so soon: not where the thread that calls was interrupted while
+    /// it held a lock of the pool.
     pub(crate) fn stats_within(&self, patience: std::time::Duration) -> impl Iterator<Item = Stats> {
         let read = move |pool: &Pool| pool.inspect(patience).map(drop).map(|()| pool.stats());
         self.all_pools().filter_map(read)

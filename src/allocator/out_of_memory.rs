@@ -98,8 +98,8 @@ impl Allocator {
         *self.out_of_memory.handler.lock() = handler;
     }
 
-    /// Handles a request that ran out of memory: runs `again` for as long as the budget and `retry_ms` allow, then as long as the
-    /// handler requests it, then reports the refusal.
+    /// Handles a request that ran out of memory: runs `again` for as long as the budget and `retry_ms` allow, then as
+    /// long as the handler requests it, then reports the refusal.
     #[cold]
     #[inline(never)]
     pub(super) fn retry_after_handler<T>(
@@ -342,8 +342,8 @@ impl Allocator {
     }
 }
 
-/// What a refused request lacked, in the log's units. `reason` repeats the pool's figures, or a tag's, where these are the cause;
-/// what it says after them, and any other reason, is kept.
+/// What a refused request lacked, in the log's units. `reason` repeats the pool's figures, or a tag's, where these are
+/// the cause; what it says after them, and any other reason, is kept.
 fn lacking(size: u64, reason: &str) -> String {
     // What a tag holds is among the holders.
     let of_tag = || {

@@ -1,9 +1,9 @@
 //! Whether an event is recorded now, and what it covers.
 //!
-//! A *completion event* covers what one stream has freed. Only a call that was given the stream records it, and none is recorded
-//! on a stream that captures. *Context events* cover what was freed before them with or without a stream, but they end every
-//! capture in their contexts, also those that the pool cannot see. So most of them are recorded only while no capture is
-//! known.
+//! A *completion event* covers what one stream has freed. Only a call that was given the stream records it, and none is
+//! recorded on a stream that captures. *Context events* cover what was freed before them with or without a stream, but
+//! they end every capture in their contexts, also those that the pool cannot see. So most of them are recorded only
+//! while no capture is known.
 //!
 //! [`of_stream`] and [`of_contexts`] decide from facts alone. Calls that wait, or that give everything back, cover all there
 //! is and ask nothing (`wait`, `later`, closing).

@@ -132,8 +132,8 @@ impl DriverCalls {
         })
     }
 
-    /// What the driver's malloc takes at once: pages of 2 MiB of a device, as CUDA's and Ascend's drivers do, and pages of the
-    /// host. CUDA's documents do not say it.
+    /// What the driver's malloc takes at once: pages of 2 MiB of a device, as CUDA's and Ascend's drivers do, and pages
+    /// of the host. CUDA's documents do not say it.
     pub fn malloc_granule(&self) -> u64 {
         match self.pinned {
             true => 4 << 10,

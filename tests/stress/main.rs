@@ -12,8 +12,9 @@
 //!
 //! Unless one round is chosen, the rounds that found an error once run first, with the same seed. A failure names the
 //! seed. `rounds` has the allocators under test, `play` runs a round, `client` is one thread's work, `graphs` its
-//! captures, `short_lived` its short-lived contexts and threads, `retry` repeats what is refused, `drawn` has options that are drawn together, and
-//! `world` is shared by the threads. These modules except `rounds` are used by tests/second_driver too.
+//! captures, `short_lived` its short-lived contexts and threads, `retry` repeats what is refused, `drawn` has options
+//! that are drawn together, and `world` is shared by the threads. These modules except `rounds` are used by
+//! tests/second_driver too.
 
 #[macro_use]
 extern crate trial;

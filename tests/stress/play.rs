@@ -233,8 +233,8 @@ pub fn play(
     format!("{}{elsewhere}{ending}", world.counts)
 }
 
-/// The pool's first context is destroyed with a block in use. So its calls are made in the primary context from then on, which
-/// need not have existed before.
+/// The pool's first context is destroyed with a block in use. So its calls are made in the primary context from then
+/// on, which need not have existed before.
 fn begin_elsewhere(world: &World) {
     if !world.allocator.driver().features().stream_ids {
         return;

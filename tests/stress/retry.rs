@@ -9,16 +9,16 @@ use trtalloc::tags::Tag;
 use crate::world::{World, done};
 
 impl World {
-    /// Whether refusals are repeated: one thread does all the work, a limit is the reason of most of them, and nothing else returns
-    /// memory meanwhile.
+    /// Whether refusals are repeated: one thread does all the work, a limit is the reason of most of them, and nothing
+    /// else returns memory meanwhile.
     pub fn retries_refusals(options: &str, threads: u64, failures: bool) -> bool {
         let limited = options.contains("limit=") && options.contains("MiB");
         let others = ["decay_ms=", "share_budget=", "retry_ms=", "headroom="];
         threads == 1 && !failures && limited && !others.iter().any(|option| options.contains(option))
     }
 
-    /// Repeats a request that was refused, once all work has completed. Where it is refused again, it is refused after a trim,
-    /// too.
+    /// Repeats a request that was refused, once all work has completed. Where it is refused again, it is refused after
+    /// a trim, too.
     pub fn retry(&self, request: &Request, tag: Tag, error: &Error) {
         let capturing = self.capturing.load(Relaxed) > 0;
         if !self.retries || capturing || !matches!(error, Error::OutOfMemory(_)) || !self.synchronize_all() {

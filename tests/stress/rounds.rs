@@ -293,8 +293,8 @@ fn run_as(round: &Round, operations: u64, threads: u64, seed: u64, broad: bool) 
     let allocator = Allocator::with_driver(driver, config).unwrap();
     let summary = play(machine, allocator, &rules, operations, threads, seed);
     if let Some(budget) = budget {
-        // Before CUDA 11.3 the memory of graphs stays allocated, and memory of a device that was reset counts until the process
-        // ends.
+        // Before CUDA 11.3 the memory of graphs stays allocated, and memory of a device that was reset counts until the
+        // process ends.
         let whole = round.sim.user_objects() && ending != Ending::Reset;
         budget.end(SimDriver::new(SimConfig::default()), whole);
     }

@@ -80,8 +80,8 @@ impl FreeSpace {
         Some(self.carve(id, size, start))
     }
 
-    /// As [`FreeSpace::take_at`], out of node `id`; none, and no change, where that node does not hold these bytes as `owner`'s
-    /// free space (any more).
+    /// As [`FreeSpace::take_at`], out of node `id`; none, and no change, where that node does not hold these bytes as
+    /// `owner`'s free space (any more).
     pub fn take_in(&mut self, id: NodeId, owner: Owner, start: u64, size: u64) -> Option<NodeId> {
         self.holds(id, owner, start, size).then(|| self.carve(id, size, start))
     }

@@ -96,8 +96,8 @@ impl Leaving {
 }
 
 impl PhysicalMemory {
-    /// Takes `candidates` that are still in common free space out of it: as `quota` says, and at most `most` of them. Each one
-    /// goes back with [`Leaving::go`], and all of them have to come to [`PhysicalMemory::end_leaving`].
+    /// Takes `candidates` that are still in common free space out of it: as `quota` says, and at most `most` of them.
+    /// Each one goes back with [`Leaving::go`], and all of them have to come to [`PhysicalMemory::end_leaving`].
     pub fn begin_leaving(
         &mut self,
         free_space: &mut FreeSpace,
@@ -161,8 +161,8 @@ impl PhysicalMemory {
         }
     }
 
-    /// Sets `range` apart, where its owner has as many idle bytes ([`FreeSpace::idle`]); otherwise handles and segments at its
-    /// end, as far as they are that many. See [`FreeSpace::set_apart`] for `complete`.
+    /// Sets `range` apart, where its owner has as many idle bytes ([`FreeSpace::idle`]); otherwise handles and segments
+    /// at its end, as far as they are that many. See [`FreeSpace::set_apart`] for `complete`.
     pub fn set_apart(&self, free_space: &mut FreeSpace, range: FreeRange, complete: u64) {
         let mut set_apart = |offset, bytes| {
             let idle = free_space.idle(range.owner);

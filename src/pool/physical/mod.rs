@@ -266,8 +266,8 @@ impl PhysicalMemory {
         near_limit || self.driver_refused || self.is_external || near_headroom()
     }
 
-    /// As [`PhysicalMemory::room_beside_headroom`], but the driver is asked only where its last answer is old, or where the pool
-    /// holds another number of bytes than then.
+    /// As [`PhysicalMemory::room_beside_headroom`], but the driver is asked only where its last answer is old, or where
+    /// the pool holds another number of bytes than then.
     fn recent_room(&self) -> u64 {
         let now = Instant::now();
         match self.seen_room.get() {

@@ -81,8 +81,9 @@ impl PhysicalMemory {
         }
     }
 
-    /// Returns memory that is complete for every caller to the driver until at most `keep` bytes are reserved, for memory that
-    /// is created in exchange: the reserve is no floor. Cached handles go first, then scattered memory. Returns the bytes.
+    /// Returns memory that is complete for every caller to the driver until at most `keep` bytes are reserved, for
+    /// memory that is created in exchange: the reserve is no floor. Cached handles go first, then scattered memory.
+    /// Returns the bytes.
     pub fn exchange_for_new(&mut self, free_space: &mut FreeSpace, keep: u64) -> u64 {
         self.release_above(0, free_space, keep)
     }

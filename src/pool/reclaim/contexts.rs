@@ -166,8 +166,8 @@ impl Reclaimer {
         let identity = calls.identity(context)?;
         match self.contexts.known.iter_mut().find(|(known, _)| *known == context) {
             Some((_, known)) if *known == identity => return Ok(()),
-            // The pool has no event in a context that is not identified. So it does not matter whether this context is the one
-            // that was noted: if that one is gone, its work is gone too.
+            // The pool has no event in a context that is not identified. So it does not matter whether this context is
+            // the one that was noted: if that one is gone, its work is gone too.
             Some((_, known)) if *known == Identity::Unidentified => {
                 *known = identity;
                 return Ok(());
@@ -400,9 +400,9 @@ impl Pool {
         let _ = self.core.lock().reclaimer.context_failed(self, context, error);
     }
 
-    /// Runs `work` in the device's primary context, on a thread without a context. That means that context's default stream, as
-    /// in the CUDA runtime. That context is the pool's home from then on. None where it is not active yet and `make` is
-    /// false.
+    /// Runs `work` in the device's primary context, on a thread without a context. That means that context's default
+    /// stream, as in the CUDA runtime. That context is the pool's home from then on. None where it is not active yet
+    /// and `make` is false.
     pub fn in_primary<T>(&self, make: bool, work: impl FnOnce() -> T) -> error::Result<Option<T>> {
         self.alive()?;
         let primary = {

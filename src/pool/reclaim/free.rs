@@ -224,8 +224,8 @@ impl Reclaimer {
         }
     }
 
-    /// Notes the context of a free whose block waits for its graph, and for the known contexts once the graph is gone. A stream
-    /// with a cache was noted before.
+    /// Notes the context of a free whose block waits for its graph, and for the known contexts once the graph is gone.
+    /// A stream with a cache was noted before.
     pub(in crate::pool) fn note_free_of_graph(&mut self, pool: &Pool, freed_on: FreedOn<'_>) {
         if freed_on.cache().is_none() {
             self.note_current_of_free(&pool.calls);

@@ -1,7 +1,7 @@
 //! Deferred reclamation: when freed memory becomes reusable, and for which callers.
 //!
-//! A freed block of the pool's range goes this way. The stream that freed it may have it again from wherever its own work is all
-//! that it waits for; every other caller only from the end of the way.
+//! A freed block of the pool's range goes this way. The stream that freed it may have it again from wherever its own
+//! work is all that it waits for; every other caller only from the end of the way.
 //!
 //! ```text
 //!  freed, and goes (Disposition)       waits for                          becomes
@@ -24,9 +24,9 @@
 //! | an event of its own | [`per_free_events`] | `poll_per_free_events` |
 //! | a capture's space, a graph's | [`graphs`] | `reclaim_graphs` |
 //!
-//! Ranges of their own (`dedicated`) go the same way, except that they have no arena: on its stream, such a block is behind the
-//! stream's next completion event, and its stream may take it back from there. Where the way ends, the range is cached, or due for
-//! the driver. `decide` says when events are recorded.
+//! Ranges of their own (`dedicated`) go the same way, except that they have no arena: on its stream, such a block is
+//! behind the stream's next completion event, and its stream may take it back from there. Where the way ends, the range
+//! is cached, or due for the driver. `decide` says when events are recorded.
 //!
 //! Uses: dedicated, free_space, physical, stream_cache.
 

@@ -61,9 +61,9 @@ impl Reclaimer {
         self.share(memory, |_, owner| Some(owner) != keep);
     }
 
-    /// Takes from silent streams what is free for them, where all of it has completed. What others have freed becomes common
-    /// free space. What the stream itself has freed is an arena in one piece, and stays one: a requester without an arena gets
-    /// that of one stream, for a request of `size` bytes. Returns whether that was anything.
+    /// Takes from silent streams what is free for them, where all of it has completed. What others have freed becomes
+    /// common free space. What the stream itself has freed is an arena in one piece, and stays one: a requester without
+    /// an arena gets that of one stream, for a request of `size` bytes. Returns whether that was anything.
     pub(in crate::pool) fn share_silent(&mut self, memory: &mut Memory, requester: Owner, size: u64) -> bool {
         let free_space = &mut memory.free_space;
         let is_new = free_space.is_new(requester);

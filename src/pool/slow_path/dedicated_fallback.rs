@@ -8,9 +8,9 @@
 //! | share | what other streams have finished with. A stream grows to the limit first | what blocks have given back, once its work has completed: the tails of shrinks, and cached ranges, oldest first; then pages that live blocks have ahead of their size and never used; then handles of the pool's range that are free throughout. Each is cached, and the request begins again |
 //! | last resort | what other streams freed, behind their events; new handles to the limit, in exchange for idle ones; the ends of blocks | new handles up to the limit; then pages that live blocks have because the blocks before them in their range had grown to these |
 //!
-//! Then both wait for pending memory and begin again. A range shares before it grows to the limit, also for a stream: what it
-//! takes are idle pages, and no stream has to request them anew. It is never handed out behind another stream's event, since its
-//! pages come from several streams.
+//! Then both wait for pending memory and begin again. A range shares before it grows to the limit, also for a stream:
+//! what it takes are idle pages, and no stream has to request them anew. It is never handed out behind another stream's
+//! event, since its pages come from several streams.
 
 use crate::driver::{self, DriverError, Failure};
 use crate::pool::decide::Trigger;

@@ -72,8 +72,9 @@ impl GrowthAllowance {
 }
 
 impl Pool {
-    /// Bytes that a request in the name of `owner` may create beyond what is reserved, as long as it grows within the allowance. None
-    /// while another process waits for a part of the budget: the phase *share* creates what the request needs.
+    /// Bytes that a request in the name of `owner` may create beyond what is reserved, as long as it grows within the
+    /// allowance. None while another process waits for a part of the budget: the phase *share* creates what the request
+    /// needs.
     pub(in crate::pool) fn growth_allowance(&self, core: &Core, owner: Owner, want: &Want) -> u64 {
         let physical = &core.memory.physical;
         if self.calls.others_wait() {

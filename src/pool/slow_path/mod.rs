@@ -1,9 +1,10 @@
 //! The slow path: a request that missed its stream's cache looks for memory.
 //!
-//! Most of them find a fit in their stream's arena or in common free space at once (`arena.rs`). The others go through four
-//! phases (`phases.rs`), whose steps are in `steps.rs`. Where none finds memory, the request waits for pending memory, at most
-//! `wait_ms`, and begins again with the first phase. Where there is no more to wait for, idle handles are unmapped, and mapped
-//! where the request fits. Then the out-of-memory handlers run (`allocator`), and null is returned with a reason.
+//! Most of them find a fit in their stream's arena or in common free space at once (`arena.rs`). The others go through
+//! four phases (`phases.rs`), whose steps are in `steps.rs`. Where none finds memory, the request waits for pending
+//! memory, at most `wait_ms`, and begins again with the first phase. Where there is no more to wait for, idle handles
+//! are unmapped, and mapped where the request fits. Then the out-of-memory handlers run (`allocator`), and null is
+//! returned with a reason.
 //!
 //! [`SlowPath`] is one request on its way.
 //!

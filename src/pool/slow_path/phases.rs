@@ -4,9 +4,10 @@
 //! A stream waits for another one in the last resort only. Where memory is short ([`PhysicalMemory::is_short`]), streams
 //! record completion events more often, and share what has completed, so that earlier phases find it.
 //!
-//! A capture uses its own free space and common free space with what every stream has finished with. It moves idle handles and
-//! creates new ones, but covers nothing, and returns no mapped handle to the driver. A stream without an id has no arena.
-//! What was freed on its handle takes that place, each piece behind its event (`reclaim/per_free_events`).
+//! A capture uses its own free space and common free space with what every stream has finished with. It moves idle
+//! handles and creates new ones, but covers nothing, and returns no mapped handle to the driver. A stream without an id
+//! has no arena. What was freed on its handle takes that place, each piece behind its event
+//! (`reclaim/per_free_events`).
 //!
 //! [`PhysicalMemory::is_short`]: crate::pool::physical::PhysicalMemory::is_short
 

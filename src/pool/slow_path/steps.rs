@@ -80,8 +80,9 @@ impl SlowPath<'_, '_> {
         }
     }
 
-    /// Takes what was freed without a stream, what is behind declared uses, and what streams that are gone or silent have left.
-    /// An event covers it before, if that is due. The request does not wait for the rest: a later one collects it.
+    /// Takes what was freed without a stream, what is behind declared uses, and what streams that are gone or silent
+    /// have left. An event covers it before, if that is due. The request does not wait for the rest: a later one
+    /// collects it.
     pub(super) fn take_left_behind(&mut self) -> Result<Option<NodeId>> {
         let (pool, size) = (self.pool, self.want.size);
         let owner = self.requester.arena(pool.options.pinned);
@@ -169,8 +170,8 @@ impl SlowPath<'_, '_> {
         })
     }
 
-    /// Grows the pool, or moves its handles, until the request fits. Where memory runs out, the driver's refusal is kept for the caller, and the slow path goes
-    /// on.
+    /// Grows the pool, or moves its handles, until the request fits. Where memory runs out, the driver's refusal is
+    /// kept for the caller, and the slow path goes on.
     pub(super) fn grow(&mut self, moves: Moves, create: u64) -> Result<Option<NodeId>> {
         let (pool, want) = (self.pool, self.want);
         let sources = Sources {
@@ -417,10 +418,10 @@ impl SlowPath<'_, '_> {
         }
     }
 
-    /// Where there is no more to wait for: unmaps idle handles of the request's size, or all there are, and maps
-    /// them where it fits. Before, [`SlowPath::grow_to_limit`] chose the place that lacks the least memory, where whole idle handles lie next to
-    /// it. Another place may lie next to more free memory of handles that live blocks use in part, and these cannot be
-    /// moved.
+    /// Where there is no more to wait for: unmaps idle handles of the request's size, or all there are, and maps them
+    /// where it fits. Before, [`SlowPath::grow_to_limit`] chose the place that lacks the least memory, where whole idle
+    /// handles lie next to it. Another place may lie next to more free memory of handles that live blocks use in part,
+    /// and these cannot be moved.
     pub(super) fn take_gathered(&mut self) -> Result<Option<NodeId>> {
         if self.requester.is_capture() || self.pool.addresses.base().is_none() || !self.may_fit() {
             return Ok(None);

@@ -38,8 +38,8 @@ impl Pool {
         self.dirty.add(cache);
     }
 
-    /// Gives up what the caches of streams hold of the host's memory that have neither allocated nor freed since the last call,
-    /// and what the lists of owners without free space hold. The caches were flushed before.
+    /// Gives up what the caches of streams hold of the host's memory that have neither allocated nor freed since the
+    /// last call, and what the lists of owners without free space hold. The caches were flushed before.
     pub(in crate::pool) fn shrink_unused(&self, free_space: &mut FreeSpace) {
         for cache in self.caches.all() {
             let mut inner = cache.inner.lock();
@@ -53,7 +53,8 @@ impl Pool {
         free_space.shrink();
     }
 
-    /// Flushes every cache of this device that holds blocks, so their streams are not silent. The caller holds the pool's lock, so no other thread does.
+    /// Flushes every cache of this device that holds blocks, so their streams are not silent. The caller holds the
+    /// pool's lock, so no other thread does.
     pub(in crate::pool) fn flush_all(&self, free_space: &mut FreeSpace) {
         for cache in self.dirty.take(&self.caches) {
             let mut inner = cache.inner.lock();

@@ -75,7 +75,8 @@ pub struct ServedStream {
 pub enum Service {
     /// Nothing: no stream of this handle has allocated yet.
     Unused,
-    /// A stream allocated while it captured. Such a stream cannot be asked for its id, so it owns nothing outside its capture.
+    /// A stream allocated while it captured. Such a stream cannot be asked for its id, so it owns nothing outside its
+    /// capture.
     CapturedOnly,
     /// It serves this stream.
     Serving(ServedStream),
@@ -251,8 +252,8 @@ impl Inner {
         self.lifetimes.note(block.size(), if age < 1 << 31 { age } else { 0 });
     }
 
-    /// How many requests of this stream have come since a block of it was handed out, modulo 2³². It is large for a block of an
-    /// earlier stream of the handle that had made more of them.
+    /// How many requests of this stream have come since a block of it was handed out, modulo 2³². It is large for a
+    /// block of an earlier stream of the handle that had made more of them.
     #[inline]
     fn age(&self, block: &Block) -> u64 {
         u64::from((self.allocations as u32).wrapping_sub(block.born.load(Ordering::Relaxed)))

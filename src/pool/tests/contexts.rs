@@ -350,8 +350,8 @@ fn earlier_error_of_a_device_leaves_the_thread_that_of_another() {
     bench.finish();
 }
 
-/// A pair of the default stream on a thread without a context makes few driver calls: it enters the primary context, queries the
-/// stream, and leaves. Where the request names no device, it asks for the current one.
+/// A pair of the default stream on a thread without a context makes few driver calls: it enters the primary context,
+/// queries the stream, and leaves. Where the request names no device, it asks for the current one.
 #[test]
 fn pair_of_the_default_stream_without_a_context_makes_few_calls() {
     for (device, more) in [(Some(0), 0), (None, 1)] {

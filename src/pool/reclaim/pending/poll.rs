@@ -17,8 +17,8 @@ const FEW_AT_ONCE: u32 = 3;
 /// Of how many streams a slice asks the events.
 const SLICE: usize = 16;
 
-/// Which events a call may still ask whether they have completed. With 2,048 streams, a query of each would take longer than to
-/// create memory.
+/// Which events a call may still ask whether they have completed. With 2,048 streams, a query of each would take longer
+/// than to create memory.
 pub enum Asks {
     /// So many.
     Few(u32),
