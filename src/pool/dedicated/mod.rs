@@ -35,7 +35,7 @@ pub struct Cell {
     /// The largest size that needs no change of memory; 0 for a block that cannot be resized.
     pub most: AtomicU64,
     /// A shrink frees whole handles if the new size, with its pages ahead, is at most this.
-    pub spare: AtomicU64,
+    pub shrinks_at: AtomicU64,
     /// The most bytes that the owner could use before a shrink. Those beyond it and beyond the size were never used.
     pub touched: AtomicU64,
     /// A block that gets fewer bytes gives up some that work on the block before it may use; 0 where there is no such work.
@@ -61,7 +61,7 @@ impl Cell {
             size: AtomicU64::new(0),
             requested: AtomicU64::new(0),
             most: AtomicU64::new(0),
-            spare: AtomicU64::new(0),
+            shrinks_at: AtomicU64::new(0),
             touched: AtomicU64::new(0),
             ordered: AtomicU64::new(0),
             resizes: AtomicU64::new(0),
@@ -77,7 +77,7 @@ impl Cell {
     /// Updates the sizes that depend on the block's memory, after that has changed.
     pub fn update_limits(&self, block: &DedicatedMemory) {
         self.most.store(block.most(), Ordering::Relaxed);
-        self.spare.store(block.spare(), Ordering::Relaxed);
+        self.shrinks_at.store(block.shrinks_at(), Ordering::Relaxed);
         let ordered = block.remainder.map_or(0, |remainder| remainder.used());
         self.ordered.store(ordered, Ordering::Relaxed);
     }
@@ -229,7 +229,7 @@ impl DedicatedTable {
         if ended && before.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == before {
             return None;
         }
-        let _books = self.free_cells.lock();
+        let _held = self.free_cells.lock();
         Some(self.search(address).0).filter(|id| *id != 0)
     }
 
@@ -326,7 +326,7 @@ impl DedicatedTable {
 
     /// Moves the block to `address`.
     pub fn move_to(&self, claimed: &Claimed<'_>, address: u64) {
-        let _books = self.free_cells.lock();
+        let _held = self.free_cells.lock();
         self.change(|| {
             self.unlink(claimed.id);
             self.link(claimed.id, address);

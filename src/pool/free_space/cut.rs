@@ -8,19 +8,19 @@ use super::{FreeSpace, align_up};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     /// At each of its ends, a block leaves less than a page of an extent unused, or at most a part of its own size
-    /// ([`FreeSpace::spare`]).
+    /// ([`FreeSpace::may_leave_unused`]).
     Fair,
     /// Anywhere.
     Any,
 }
 
 /// At each of its ends, a block may leave one part in this many of its own size unused in an extent.
-const SPARE: u64 = 16;
+const UNUSED_PART: u64 = 16;
 
 impl FreeSpace {
     /// The bytes of an extent of several pages that a block of `size` bytes may leave unused at each of its ends.
-    pub fn spare(size: u64) -> u64 {
-        size / SPARE
+    pub fn may_leave_unused(size: u64) -> u64 {
+        size / UNUSED_PART
     }
 
     /// Makes the memory at `[offset, offset + size)` one extent of several pages, until it is closed.
@@ -46,7 +46,7 @@ impl FreeSpace {
             return true;
         }
         let page = 1 << self.page_bits;
-        let little = |unused: u64| unused < page || unused <= FreeSpace::spare(size);
+        let little = |unused: u64| unused < page || unused <= FreeSpace::may_leave_unused(size);
         self.inside(start).is_none_or(|(before, _)| little(before))
             && self.inside(start + size).is_none_or(|(_, after)| little(after))
     }

@@ -108,7 +108,7 @@ impl FreeSpace {
             in_use: false,
             home: COMMON,
         };
-        let id = match self.spare.pop() {
+        let id = match self.unused_nodes.pop() {
             Some(id) => {
                 self.nodes[id as usize] = node;
                 id
@@ -137,6 +137,6 @@ impl FreeSpace {
             self.nodes[after as usize].before = before;
         }
         self.nodes[id as usize].state = State::Unused;
-        self.spare.push(id);
+        self.unused_nodes.push(id);
     }
 }

@@ -147,9 +147,9 @@ pub struct FreeSpace {
     granule_bits: u32,
     page_bits: u32,
     nodes: Vec<Node>,
-    spare: Vec<NodeId>,
+    unused_nodes: Vec<NodeId>,
     spaces: Vec<OwnerSpace>,
-    spare_spaces: VecDeque<Owner>,
+    unused_owners: VecDeque<Owner>,
     holes: BTreeMap<u64, NodeId>,
     /// The owners whose arenas end at a hole, by that offset.
     fronts: BTreeMap<u64, Owner>,
@@ -194,9 +194,9 @@ impl FreeSpace {
             granule_bits: granule.trailing_zeros(),
             page_bits: page.trailing_zeros(),
             nodes: vec![blank, hole],
-            spare: Vec::new(),
+            unused_nodes: Vec::new(),
             spaces: vec![OwnerSpace::new()],
-            spare_spaces: VecDeque::new(),
+            unused_owners: VecDeque::new(),
             holes: BTreeMap::from([(0, 1)]),
             fronts: BTreeMap::new(),
             needs: 0,
@@ -210,7 +210,7 @@ impl FreeSpace {
 
     /// Adds an owner with no space.
     pub fn add_owner(&mut self) -> Owner {
-        if let Some(owner) = self.spare_spaces.pop_front() {
+        if let Some(owner) = self.unused_owners.pop_front() {
             let space = &mut self.spaces[owner.0 as usize];
             (space.alive, space.idle) = (true, IdleBytes::default());
             return owner;

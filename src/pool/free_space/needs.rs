@@ -2,8 +2,8 @@
 
 use super::{COMMON, FreeSpace, NodeId, Owner};
 
-/// So many numbers that are spare keep the memory of their lists.
-const SPARE_LISTS: usize = 64;
+/// So many numbers that are unused keep the memory of their lists.
+const UNUSED_LISTS: usize = 64;
 
 impl FreeSpace {
     /// Counts a used node as in use, in the name of `owner`.
@@ -88,9 +88,9 @@ impl FreeSpace {
     pub(in crate::pool::free_space) fn reuse_number(&mut self, owner: Owner) {
         let space = &self.spaces[owner.0 as usize];
         if owner != COMMON && !space.alive && space.named == 0 {
-            self.spare_spaces.push_back(owner);
+            self.unused_owners.push_back(owner);
             // Where each free gets an owner, as before CUDA 12, those that serve in turns keep their lists.
-            if self.spare_spaces.len() > SPARE_LISTS {
+            if self.unused_owners.len() > UNUSED_LISTS {
                 self.spaces[owner.0 as usize].bins.shrink();
             }
         }

@@ -66,7 +66,7 @@ impl FreeSpace {
         if holes != self.holes.len() {
             return Err(format!("{} holes known, {holes} there", self.holes.len()));
         }
-        if seen + self.spare.len() + 1 != self.nodes.len() {
+        if seen + self.unused_nodes.len() + 1 != self.nodes.len() {
             return Err("nodes were lost".into());
         }
         if self.needs != self.spaces.iter().map(|space| space.used_peak).sum::<u64>() {

@@ -79,10 +79,10 @@ impl PhysicalMemory {
         let mut need = place.size;
         let mut cached = self.fitting_cached(&mut need);
         // Handles are not split. Where only a larger one exists, the place becomes larger.
-        let room = (place.room - place.size).min(FreeSpace::spare(size).max(self.reserve_handle()));
+        let room = (place.room - place.size).min(FreeSpace::may_leave_unused(size).max(self.reserve_handle()));
         let mut shares = false;
         if let Some(larger) = self.larger_cached(need, room, &cached) {
-            shares = owner == COMMON && larger - need > FreeSpace::spare(size);
+            shares = owner == COMMON && larger - need > FreeSpace::may_leave_unused(size);
             place.size += larger - std::mem::take(&mut need);
             cached.push(larger);
         }
@@ -281,7 +281,7 @@ impl PhysicalMemory {
         let mut at = place.offset;
         free_space.open(place.offset, place.size, place.owner, 0);
         for (handle, bytes) in handles {
-            if bytes > self.page && !(shares && bytes > FreeSpace::spare(size)) {
+            if bytes > self.page && !(shares && bytes > FreeSpace::may_leave_unused(size)) {
                 free_space.join_extent(at, bytes);
             }
             self.mapped.insert(
@@ -337,7 +337,7 @@ impl PhysicalMemory {
         let pages = |bytes: u64| (bytes.min(LARGEST) / self.page).max(1);
         let largest = match largest {
             Some(largest) => pages(largest) * self.page,
-            None => (1 << pages(FreeSpace::spare(size).min(part)).ilog2()) * self.page,
+            None => (1 << pages(FreeSpace::may_leave_unused(size).min(part)).ilog2()) * self.page,
         };
         while left > 0 {
             let size = left.min(largest);

@@ -67,7 +67,7 @@ impl Reclaimer {
 
     /// Covers everything freed in any way. Returns whether anything was covered.
     pub(in crate::pool) fn cover_all(&mut self, pool: &Pool, memory: &mut Memory) -> bool {
-        self.put_off = false;
+        self.prevented_by_capture = false;
         self.covered_epoch = pool.pressure_epoch.load(Ordering::Relaxed);
         let (mut owners, mut uncovered) = (Vec::new(), Vec::new());
         for cache in pool.caches.all() {
@@ -104,8 +104,8 @@ impl Reclaimer {
         if checked.is_err() || self.note_primaries(&pool.calls).is_err() {
             return false;
         }
-        self.put_off = self.sees_capture(pool);
-        if self.put_off {
+        self.prevented_by_capture = self.sees_capture(pool);
+        if self.prevented_by_capture {
             tracing::debug!(device = pool.device, "a capture runs: what was freed is covered later");
             return false;
         }

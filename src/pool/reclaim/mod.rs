@@ -63,7 +63,7 @@ pub struct Reclaimer {
     /// The pressure epoch when context events last covered everything that was freed.
     covered_epoch: u64,
     /// What was freed could not be covered when that was last tried, because a capture ran.
-    put_off: bool,
+    prevented_by_capture: bool,
     /// The driver refused the last context event because of a capture that the pool does not see.
     refused_for_capture: bool,
     /// The synchronization that [`Reclaimer::cover_later`] began last.
@@ -71,7 +71,7 @@ pub struct Reclaimer {
     /// How many requests wait for an event without the lock.
     pub(in crate::pool) waiting: u32,
     /// A growth has waited in vain for the work that used its range before (`dedicated_memory::Remainder`).
-    pub(in crate::pool) outlasts_growth: bool,
+    pub(in crate::pool) growth_waited_in_vain: bool,
 }
 
 impl Reclaimer {
@@ -83,11 +83,11 @@ impl Reclaimer {
             graphs: Captures::default(),
             uses: StreamUses::default(),
             covered_epoch: 0,
-            put_off: false,
+            prevented_by_capture: false,
             refused_for_capture: false,
             synchronized_later: None,
             waiting: 0,
-            outlasts_growth: false,
+            growth_waited_in_vain: false,
         }
     }
 

@@ -111,7 +111,8 @@ pub struct PendingFrees {
     /// Frees on streams without ids.
     pub(super) per_free_events: PerFreeEvents,
     numbers: u64,
-    spare: HashMap<Context, Vec<Event>>,
+    /// Events that were created and that nothing waits for.
+    unused_events: HashMap<Context, Vec<Event>>,
     /// A synchronization that no request waits for any more, and that still runs.
     pub synchronization: Option<Synchronization>,
 }
@@ -269,7 +270,7 @@ impl PendingFrees {
         };
         let event = self.event(calls, context)?;
         if let Err(error) = calls.submit(|driver| driver.event_record(event, stream)) {
-            self.spare.entry(context).or_default().push(event);
+            self.unused_events.entry(context).or_default().push(event);
             return Err(error);
         }
         if let Some(events) = self.completion_events.get_mut(&owner) {
@@ -293,7 +294,7 @@ impl PendingFrees {
                     events
                         .into_iter()
                         .for_each(|(context, event): (Context, Option<Event>)| {
-                            self.spare.entry(context).or_default().extend(event);
+                            self.unused_events.entry(context).or_default().extend(event);
                         });
                     return Err(error);
                 }
@@ -350,7 +351,7 @@ impl PendingFrees {
 
     /// `context` is gone, and its events and its own work are gone with it.
     pub fn context_gone(&mut self, context: Context) {
-        self.spare.remove(&context);
+        self.unused_events.remove(&context);
         self.per_free_events.context_gone(context);
         for batch in &mut self.batches {
             batch.events.retain(|(of, _)| *of != context);
@@ -372,7 +373,7 @@ impl PendingFrees {
     pub fn events_of(&self, context: Context) -> usize {
         let waited = self.batches.iter().flat_map(|batch| &batch.events);
         let waited = waited.filter(|(of, event)| *of == context && event.is_some()).count();
-        waited + self.spare.get(&context).map_or(0, Vec::len)
+        waited + self.unused_events.get(&context).map_or(0, Vec::len)
     }
 
     /// Whether nothing freed waits for anything.

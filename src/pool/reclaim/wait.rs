@@ -61,7 +61,7 @@ impl Wait {
             return false;
         }
         let covered = core.reclaimer.cover_all(pool, &mut core.memory);
-        self.covered = !core.reclaimer.put_off;
+        self.covered = !core.reclaimer.prevented_by_capture;
         covered
     }
 
@@ -72,7 +72,7 @@ impl Wait {
     pub(in crate::pool) fn wait(&mut self, pool: &Pool, core: &mut MutexGuard<'_, Core>) -> Result<bool> {
         let begin = || sharing::deadline().unwrap_or_else(|| Instant::now() + pool.options.wait);
         let deadline = *self.deadline.get_or_insert_with(begin);
-        core.reclaimer.put_off = false;
+        core.reclaimer.prevented_by_capture = false;
         if self.cover(pool, core) {
             return Ok(true);
         }
@@ -83,7 +83,7 @@ impl Wait {
         if core.reclaimer.cover_filed(pool) {
             return Ok(true);
         }
-        let seen = core.reclaimer.put_off;
+        let seen = core.reclaimer.prevented_by_capture;
         let awaited = core.reclaimer.pending.awaited();
         // A synchronization ends captures, too.
         let synchronizes = matches!(awaited, Some(Awaited::Synchronization(..)));

@@ -141,7 +141,7 @@ impl Pool {
 /// Whether a resize is a shrink that frees whole handles.
 #[inline]
 fn leaves_handles(block: &Cell, want: Want) -> bool {
-    want.size < block.size.load(Relaxed) && want.size + want.size / 16 <= block.spare.load(Relaxed)
+    want.size < block.size.load(Relaxed) && want.size + want.size / 16 <= block.shrinks_at.load(Relaxed)
 }
 
 #[cold]

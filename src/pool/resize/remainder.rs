@@ -29,7 +29,7 @@ impl Pool {
                 None => wait.wait(self, core)?,
             };
             if !waited {
-                core.reclaimer.outlasts_growth = true;
+                core.reclaimer.growth_waited_in_vain = true;
                 self.count_refused();
                 return Err(Error::OutOfMemory(
                     "the work that used the memory behind the block did not end within wait_ms".into(),

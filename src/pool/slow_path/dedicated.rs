@@ -210,7 +210,7 @@ impl Pool {
     /// Whether blocks may begin in ranges in which their growth waits for work. Once a capture is known, no request is
     /// refused as long as memory may grow.
     fn may_wait_for_remainders(&self, reclaimer: &Reclaimer) -> bool {
-        !(self.options.wait.is_zero() || reclaimer.outlasts_growth || self.is_capture_known())
+        !(self.options.wait.is_zero() || reclaimer.growth_waited_in_vain || self.is_capture_known())
     }
 
     /// Takes a block back that `owner`'s stream freed, for one of which the owner may use `used` bytes. Returns what that

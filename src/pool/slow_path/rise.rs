@@ -78,7 +78,7 @@ impl Rise {
             return None;
         }
         // The first growths may not be the beginning of a rise, so handles double with each.
-        let spare = FreeSpace::spare(size);
+        let spare = FreeSpace::may_leave_unused(size);
         let handle = spare.saturating_mul(1 << (self.growths - 1).min(16));
         Some(match size > LARGE {
             true => Ahead {

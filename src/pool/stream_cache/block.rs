@@ -67,7 +67,7 @@ pub struct Block {
     /// The completion event that covers the last use of a block in a cache.
     pub event_number: AtomicU64,
     /// A [`State`], and for a live block its home.
-    way: AtomicPtr<StreamCache>,
+    state_and_home: AtomicPtr<StreamCache>,
     /// The next block of a list in a stream cache.
     pub next: AtomicU32,
     /// The capture that it belongs to, by the pool's own number; 0 means none.
@@ -115,7 +115,7 @@ impl Block {
 
     /// The state of the block.
     pub fn state(&self) -> State {
-        match self.way.load(Ordering::Acquire).addr() & STATES {
+        match self.state_and_home.load(Ordering::Acquire).addr() & STATES {
             0 => State::None,
             1 | 4 => State::Live,
             2 => State::Cached,
@@ -126,20 +126,20 @@ impl Block {
     /// Whether the block is in use.
     #[inline]
     pub fn is_live(&self) -> bool {
-        is_live(self.way.load(Ordering::Acquire))
+        is_live(self.state_and_home.load(Ordering::Acquire))
     }
 
     /// Hands out the block. The caller holds the pool's lock, or the lock of the cache that held the block.
     #[inline]
     pub fn hand_out(&self, home: Option<&StreamCache>) {
-        self.way.store(live(home), Ordering::Release);
+        self.state_and_home.store(live(home), Ordering::Release);
     }
 
     /// Sets a state that is not live. The caller has claimed the block, or holds the lock of the cache that holds it.
     #[inline]
     pub fn become_free(&self, state: State) {
         debug_assert_ne!(state, State::Live);
-        self.way
+        self.state_and_home
             .store(ptr::without_provenance_mut(state as usize), Ordering::Release);
     }
 
@@ -147,7 +147,7 @@ impl Block {
     /// is not live, is not (or no longer) at that address, or has another home.
     #[inline]
     pub fn claim_at_home(&self, home: &StreamCache, address: u64, to: State) -> bool {
-        let mine = self.way.load(Ordering::Acquire) == live(Some(home));
+        let mine = self.state_and_home.load(Ordering::Acquire) == live(Some(home));
         let mine = mine || broken("a claim at home compares the state");
         if mine && self.address.load(Ordering::Relaxed) == address {
             self.become_free(to);
@@ -161,25 +161,25 @@ impl Block {
     #[cold]
     pub fn claim(&self, address: u64) -> Result<Option<&StreamCache>, Gone> {
         loop {
-            let way = self.way.load(Ordering::Acquire);
-            if way.addr() & STATES == State::Claimed as usize {
+            let word = self.state_and_home.load(Ordering::Acquire);
+            if word.addr() & STATES == State::Claimed as usize {
                 if broken("the owner's free waits for a thread that checks the block") {
                     return Err(Gone);
                 }
                 thread::yield_now();
                 continue;
             }
-            if !is_live(way) {
+            if !is_live(word) {
                 return Err(Gone);
             }
-            let home = way.map_addr(|way| way & !STATES);
+            let home = word.map_addr(|word| word & !STATES);
             // SAFETY: a word with a home was made of a reference to a cache. Caches live as long as their allocator,
             // from which the caller borrows the block.
             let Some(home) = (unsafe { home.as_ref() }) else {
                 let claimed = ptr::without_provenance_mut(State::Claimed as usize);
-                let exchanged = self
-                    .way
-                    .compare_exchange(way, claimed, Ordering::AcqRel, Ordering::Relaxed);
+                let exchanged =
+                    self.state_and_home
+                        .compare_exchange(word, claimed, Ordering::AcqRel, Ordering::Relaxed);
                 if exchanged.is_err() && !broken("a claim of a block without a home is one step") {
                     continue;
                 }
@@ -198,7 +198,7 @@ impl Block {
             }
             drop(held);
             // Another thread claimed it; or it was freed and handed out again, and has another home now.
-            if self.way.load(Ordering::Acquire) == way {
+            if self.state_and_home.load(Ordering::Acquire) == word {
                 return Err(Gone);
             }
         }
@@ -210,8 +210,8 @@ impl Block {
 pub struct Gone;
 
 #[inline]
-fn is_live(way: *mut StreamCache) -> bool {
-    let state = way.addr() & STATES;
+fn is_live(word: *mut StreamCache) -> bool {
+    let state = word.addr() & STATES;
     state == State::Live as usize || state == State::Claimed as usize
 }
 
@@ -267,7 +267,7 @@ impl Block {
             requested: AtomicU64::new(0),
             event_number: AtomicU64::new(0),
             born: AtomicU32::new(0),
-            way: AtomicPtr::new(ptr::null_mut()),
+            state_and_home: AtomicPtr::new(ptr::null_mut()),
             next: AtomicU32::new(0),
             capture: AtomicU32::new(0),
             stream_uses: AtomicU32::new(0),

@@ -277,8 +277,8 @@ impl DedicatedMemory {
         }
     }
 
-    /// See [`Cell::spare`](crate::pool::dedicated::Cell::spare). A graph may write to all that it was captured with.
-    pub fn spare(&self) -> u64 {
+    /// See [`Cell::shrinks_at`](crate::pool::dedicated::Cell::shrinks_at). A graph may write to all that it was captured with.
+    pub fn shrinks_at(&self) -> u64 {
         if self.capture != 0 || !self.resizable {
             return 0;
         }

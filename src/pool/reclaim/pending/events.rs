@@ -12,7 +12,7 @@ impl PendingFrees {
         }
         let event = self.event(calls, context)?;
         if let Err(error) = calls.submit(|driver| driver.context_record_event(context, event)) {
-            self.spare.entry(context).or_default().push(event);
+            self.unused_events.entry(context).or_default().push(event);
             return match error.failure {
                 // A synchronization is owed instead, as on an older driver.
                 Failure::Unsupported => Ok(None),
@@ -28,20 +28,20 @@ impl PendingFrees {
 
     /// Keeps an event that is no longer needed for reuse.
     pub(in crate::pool) fn keep_event(&mut self, context: Context, event: Event) {
-        self.spare.entry(context).or_default().push(event);
+        self.unused_events.entry(context).or_default().push(event);
     }
 
     /// An unused event of `context`.
     pub(in crate::pool) fn event(&mut self, calls: &DriverCalls, context: Context) -> Result<Event> {
-        match self.spare_event(context) {
+        match self.unused_event(context) {
             Some(event) => Ok(event),
             None => self.new_event(calls, context),
         }
     }
 
     /// An event that was used before.
-    pub(in crate::pool) fn spare_event(&mut self, context: Context) -> Option<Event> {
-        self.spare.get_mut(&context).and_then(Vec::pop)
+    pub(in crate::pool) fn unused_event(&mut self, context: Context) -> Option<Event> {
+        self.unused_events.get_mut(&context).and_then(Vec::pop)
     }
 
     /// A new event.
@@ -55,9 +55,9 @@ impl PendingFrees {
     /// The driver has just created `event`. So an event that was known by this handle is gone with its context. Another
     /// event or a batch covers what it covered. Without context ids there is no other sign that a context is gone.
     fn forget_event(&mut self, event: Event) {
-        self.spare
+        self.unused_events
             .values_mut()
-            .for_each(|events| events.retain(|spare| *spare != event));
+            .for_each(|events| events.retain(|unused| *unused != event));
         self.per_free_events.forget_event(event);
         for events in self.completion_events.values_mut() {
             if let Some(at) = events
@@ -75,7 +75,10 @@ impl PendingFrees {
 
     /// Destroys every event that nothing waits for, in contexts that `ours` accepts.
     pub fn destroy_events(&mut self, calls: &DriverCalls, ours: impl Fn(Context) -> bool) {
-        for (context, events) in std::mem::take(&mut self.spare).into_iter().filter(|(of, _)| ours(*of)) {
+        for (context, events) in std::mem::take(&mut self.unused_events)
+            .into_iter()
+            .filter(|(of, _)| ours(*of))
+        {
             let Ok(_entered) = calls.enter(context) else { continue };
             for event in events {
                 let _ = calls.submit(|driver| driver.event_destroy(event));

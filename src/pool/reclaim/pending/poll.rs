@@ -185,7 +185,7 @@ impl PendingFrees {
                 if !queries.is_complete(context, event) {
                     break;
                 }
-                self.spare.entry(context).or_default().push(event);
+                self.unused_events.entry(context).or_default().push(event);
                 batch.events.pop();
             }
             if !batch.events.is_empty() {
@@ -209,7 +209,7 @@ impl PendingFrees {
         };
         let completed = queries.completed(events);
         if !completed.is_empty() {
-            self.spare.entry(events.context).or_default().extend(completed);
+            self.unused_events.entry(events.context).or_default().extend(completed);
         }
         if events.events.is_empty() {
             self.outstanding.remove(&owner);

@@ -136,7 +136,7 @@ impl Reclaimer {
             return None;
         }
         let record = |event| pool.calls.submit(|driver| driver.event_record(event, stream));
-        let spare = self.pending.spare_event(context);
+        let spare = self.pending.unused_event(context);
         if let Some(event) = spare.filter(|event| record(*event).is_ok()) {
             return Some((context, event));
         }
