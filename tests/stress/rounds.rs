@@ -261,7 +261,11 @@ fn run_as(round: &Round, operations: u64, threads: u64, seed: u64, broad: bool) 
     }
     let installed = round.ascend.then(|| exclusive(machine.clone()));
     let driver: Arc<dyn Driver> = match installed {
-        Some(_) => open(false).unwrap(),
+        Some(_) => {
+            let driver = open(false).unwrap();
+            driver.running_captures().forget();
+            driver
+        }
         None => simulated,
     };
     let budget = round.options.contains("share_budget").then(|| Budget::new(seed));
