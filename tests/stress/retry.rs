@@ -21,7 +21,9 @@ impl World {
     /// a trim, too.
     pub fn retry(&self, request: &Request, tag: Tag, error: &Error) {
         let capturing = self.capturing.load(Relaxed) > 0;
-        if !self.retries || capturing || !matches!(error, Error::OutOfMemory(_)) || !self.synchronize_all() {
+        // Without context events, a thread waits for the work, and may not have come to its end in time.
+        let events = self.allocator.driver().features().context_events;
+        if !self.retries || !events || capturing || !matches!(error, Error::OutOfMemory(_)) || !self.synchronize_all() {
             return;
         }
         let again = || match self.ask(|allocator| allocator.allocate_for(request, tag)) {
@@ -35,17 +37,8 @@ impl World {
         if again() {
             return;
         }
-        let stats = || self.allocator.stats_of_all().collect::<Vec<_>>();
-        let before = stats();
+        let before: Vec<_> = self.allocator.stats_of_all().collect();
         self.ask(|allocator| allocator.trim(None, 0)).expect("a trim");
-        let pending = before
-            .iter()
-            .zip(stats())
-            .any(|(before, after)| before.pending != after.pending);
-        if pending && !self.allocator.driver().features().context_events {
-            // A thread waits for what has no events, and may not have come to its end before.
-            return;
-        }
         self.counts.retried.fetch_add(1, Relaxed);
         assert!(
             !again(),
