@@ -83,7 +83,9 @@ impl Pool {
         if reclaimer.poll(self, memory).is_err() {
             return true;
         }
-        let _ = self.give_due_back(&mut core);
+        if self.give_due_back(&mut core).is_err() {
+            return true;
+        }
         let Core { memory, .. } = &mut *core;
         memory.free_space.end_window();
         self.shrink_unused(&mut memory.free_space);
