@@ -216,10 +216,9 @@ impl Reclaimer {
         }
         self.note_current_of_free(&pool.calls);
         if gives_back
-            && self.may_cover(pool)
             && let Ok(_entered) = pool.enter(&self.contexts)
+            && self.cover(Trigger::GiveBack { all: false }, pool, memory)
         {
-            self.cover(Trigger::GiveBack { all: false }, pool, memory);
             let _ = self.poll_some(pool, memory, &mut Asks::few());
         }
     }

@@ -75,6 +75,12 @@ impl Bench {
         Bench::over(SimConfig { memory, ..config }, options)
     }
 
+    /// A device of so many bytes.
+    fn of(memory: u64, options: &str) -> Bench {
+        let config = SimConfig::default();
+        Bench::over(SimConfig { memory, ..config }, options)
+    }
+
     /// This thread enters device 0's primary context.
     fn over(config: SimConfig, options: &str) -> Bench {
         let driver = SimDriver::new(config);

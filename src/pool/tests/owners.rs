@@ -77,3 +77,23 @@ fn stream_uses_of_a_graphs_block_are_forgotten_with_it() {
     bench.machine.drain_user_objects();
     bench.finish();
 }
+
+/// A block waits for the streams that were declared: the next request on each of them records the event, also where no memory is
+/// short.
+#[test]
+fn declared_stream_records_the_event_at_its_next_request() {
+    let bench = Bench::new("");
+    let (first, second) = (bench.stream(), bench.stream());
+    let warm = bench.get(MIB, Some(second));
+    bench.put(warm, Some(second));
+    let shared = bench.get(MIB, Some(first));
+    bench.allocator.record_stream(shared, Stream(second)).unwrap();
+    bench.put(shared, Some(first));
+    for stream in [first, second] {
+        let before = bench.machine.count("cuEventRecord");
+        let block = bench.get(3 * MIB, Some(stream));
+        assert_eq!(bench.machine.count("cuEventRecord") - before, 1);
+        bench.put(block, Some(stream));
+    }
+    bench.finish();
+}

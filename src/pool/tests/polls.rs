@@ -2,8 +2,6 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::driver::sim::SimConfig;
-
 use super::{Bench, MIB};
 
 /// As many streams as `STREAMS`, each with a block that it has freed behind a completion event.
@@ -23,20 +21,9 @@ fn streams_with_events(bench: &Bench) -> Vec<usize> {
 
 const STREAMS: usize = 256;
 
-fn bench() -> Bench {
-    let memory = 8 << 30;
-    Bench::over(
-        SimConfig {
-            memory,
-            ..SimConfig::default()
-        },
-        "",
-    )
-}
-
 #[test]
 fn miss_asks_few_events_while_memory_may_grow() {
-    let bench = bench();
+    let bench = Bench::of(8 << 30, "");
     let streams = streams_with_events(&bench);
     let mut most = 0;
     for stream in streams {

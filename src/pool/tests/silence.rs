@@ -1,23 +1,10 @@
 //! Streams that stop requesting: others get what they have freed once it is complete, and streams that take turns keep it.
 
-use crate::driver::sim::SimConfig;
-
 use super::{Bench, MIB};
 use crate::sync::breaking;
 
 const SIZES: [u64; 3] = [32 * MIB, 16 * MIB, 8 * MIB];
 const REQUEST: u64 = 56 * MIB;
-
-fn bench() -> Bench {
-    let memory = 8 << 30;
-    Bench::over(
-        SimConfig {
-            memory,
-            ..SimConfig::default()
-        },
-        "",
-    )
-}
 
 /// Serves one request on each of so many new streams. The work of each stays pending, if it is to be `held`.
 fn serve_once(bench: &Bench, streams: usize, held: bool) -> Vec<u64> {
@@ -39,7 +26,7 @@ fn serve_once(bench: &Bench, streams: usize, held: bool) -> Vec<u64> {
 
 #[test]
 fn new_stream_gets_the_arena_of_a_silent_one() {
-    let bench = bench();
+    let bench = Bench::of(8 << 30, "");
     serve_once(&bench, 100, false);
     let stats = bench.allocator.stats(None).unwrap();
     assert_eq!(stats.allocated_peak, REQUEST);
@@ -51,7 +38,7 @@ fn new_stream_gets_the_arena_of_a_silent_one() {
 
 #[test]
 fn arena_with_pending_work_stays() {
-    let bench = bench();
+    let bench = Bench::of(8 << 30, "");
     let held = serve_once(&bench, 20, true);
     let stats = bench.allocator.stats(None).unwrap();
     assert!(stats.reserved >= 20 * REQUEST, "{} MiB", stats.reserved / MIB);
@@ -63,7 +50,7 @@ fn arena_with_pending_work_stays() {
 
 #[test]
 fn early_gift_of_an_arena_is_noticed() {
-    let bench = bench();
+    let bench = Bench::of(8 << 30, "");
     let held = breaking("only what is complete is bequeathed", || serve_once(&bench, 20, true));
     for kernel in held {
         assert!(bench.app(|machine| machine.release_persistent(kernel)));
@@ -73,7 +60,7 @@ fn early_gift_of_an_arena_is_noticed() {
 
 #[test]
 fn streams_that_take_turns_keep_their_arenas() {
-    let bench = bench();
+    let bench = Bench::of(8 << 30, "");
     let streams: Vec<usize> = (0..8).map(|_| bench.stream()).collect();
     let serve = |rounds: usize| {
         for stream in streams.iter().cycle().take(rounds * streams.len()) {

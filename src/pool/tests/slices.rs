@@ -1,7 +1,6 @@
 //! Decay and trims of very many pieces: the work is in proportion to them, and others get the pool's lock in between.
 
 use super::{Bench, MIB};
-use crate::driver::sim::SimConfig;
 use crate::pool::{Pool, WINDOWS};
 
 /// The most nodes that one hold of the lock may look at.
@@ -12,14 +11,7 @@ const HALF: u64 = MIB - 1024;
 
 /// `count` free pieces of a stream between blocks in use, whose work has completed. Each piece is three blocks.
 fn with_pieces(count: u64, size: u64) -> (Bench, Vec<u64>) {
-    let memory = 64 << 30;
-    let bench = Bench::over(
-        SimConfig {
-            memory,
-            ..SimConfig::default()
-        },
-        "headroom=0",
-    );
+    let bench = Bench::of(64 << 30, "headroom=0");
     let stream = bench.stream();
     let blocks: Vec<u64> = (0..4 * count).map(|_| bench.get(size, Some(stream))).collect();
     let (held, freed): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(at, _)| at % 4 == 0);

@@ -54,6 +54,15 @@ impl Asks {
             Asks::All => (u32::MAX, all),
         }
     }
+
+    /// One poll has asked so many events.
+    fn asked(&mut self, count: u32) {
+        match self {
+            Asks::Few(events) => *events -= count,
+            Asks::Slices(streams) => *streams -= (*streams).min(SLICE),
+            Asks::All => {}
+        }
+    }
 }
 
 /// What every stream may use now.
@@ -162,11 +171,7 @@ impl PendingFrees {
             self.turn = Some(owner);
             self.poll_owner(owner, &mut queries);
         }
-        match asks {
-            Asks::Few(events) => *events -= most - queries.left,
-            Asks::Slices(streams) => *streams -= (*streams).min(SLICE),
-            Asks::All => {}
-        }
+        asks.asked(most - queries.left);
         let mut polled = queries.polled;
         let completion_events = &self.completion_events;
         let is_over = |(owner, event_number): &(Owner, u64)| {
@@ -214,5 +219,23 @@ impl PendingFrees {
         if events.events.is_empty() {
             self.outstanding.remove(&owner);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A miss asks at most four events, however often it polls and however many streams there are.
+    #[test]
+    fn all_polls_of_a_miss_ask_four_events() {
+        let (mut asks, mut sum) = (Asks::few(), 0);
+        for _ in 0..100 {
+            let (events, streams) = asks.at_once(2_048);
+            assert_eq!(streams, 2_048);
+            asks.asked(events);
+            sum += events;
+        }
+        assert_eq!(sum, 4);
     }
 }
