@@ -45,7 +45,7 @@ impl Pool {
             self.wait_for_leaving(&mut core)?;
             let Core { memory, reclaimer, .. } = &mut *core;
             // External memory stays. What was freed in it without a stream is covered.
-            let stays = memory.physical.is_external && reclaimer.pending.filed().bytes() == 0;
+            let stays = memory.physical.is_external && reclaimer.pending.sets.account().filed == 0;
             let done = stays || memory.physical.reserved() <= keep && !memory.physical.is_external;
             if done || !wait.wait(self, &mut core)? {
                 return Ok(released);
@@ -173,7 +173,7 @@ impl Pool {
         let Ok(entered) = self.enter(&core.reclaimer.contexts) else {
             return false;
         };
-        while !core.reclaimer.pending.is_empty() && matches!(wait.wait(self, &mut core), Ok(true)) {
+        while !core.reclaimer.pending.sets.is_empty() && matches!(wait.wait(self, &mut core), Ok(true)) {
             let Core { memory, reclaimer, .. } = &mut *core;
             if reclaimer.poll(self, memory).is_err() {
                 return false;

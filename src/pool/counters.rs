@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Instant;
 
 use crate::pool::stream_cache::Inner;
-use crate::pool::{Memory, Pool};
+use crate::pool::{Core, Pool};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// What is counted under the pool's lock. An atomic operation would take as long as that lock. Each stream cache has counts
@@ -14,8 +14,6 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub struct Counts {
     /// Requested bytes.
     pub requested: u64,
-    /// Bytes freed and not yet reusable.
-    pub pending: u64,
     /// Requests satisfied.
     pub allocations: u64,
     /// Blocks taken back.
@@ -28,16 +26,6 @@ impl Counts {
         self.allocations = self.allocations.wrapping_add(1);
         self.requested = self.requested.wrapping_add(requested);
     }
-
-    /// Adds bytes that become pending.
-    pub fn add_pending(&mut self, bytes: u64) {
-        self.pending = self.pending.wrapping_add(bytes);
-    }
-
-    /// Subtracts bytes that are pending no longer.
-    pub fn end_pending(&mut self, bytes: u64) {
-        self.pending = self.pending.wrapping_sub(bytes);
-    }
 }
 
 /// The pool's counters that need no lock.
@@ -45,7 +33,7 @@ impl Counts {
 pub struct Counters {
     /// As in [`Counts`].
     pub requested: AtomicU64,
-    /// As in [`Counts`].
+    /// Bytes freed in a dead pool, which are never reusable.
     pub pending: AtomicU64,
     /// As in [`Counts`].
     pub allocations: AtomicU64,
@@ -126,14 +114,7 @@ impl Pool {
         self.count_taken_back(bytes);
     }
 
-    /// As [`Pool::count_free`], for memory that stays pending.
-    #[inline]
-    pub(in crate::pool) fn count_pending_free(&self, counts: &mut Counts, bytes: FreedBytes) {
-        counts.add_pending(bytes.allocated);
-        self.count_free(counts, bytes);
-    }
-
-    /// As [`Pool::count_pending_free`], in a dead pool, without its lock.
+    /// As [`Pool::count_free`], in a dead pool, without its lock.
     pub(in crate::pool) fn count_free_in_dead_pool(&self, bytes: FreedBytes) {
         let counters = &self.counters;
         counters.pending.fetch_add(bytes.allocated, Ordering::Relaxed);
@@ -151,9 +132,10 @@ impl Pool {
     }
 
     /// Bytes that were freed and are not yet reusable.
-    pub(in crate::pool) fn pending_bytes(&self, memory: &Memory) -> u64 {
-        let unlocked = self.counters.pending.load(Ordering::Relaxed);
-        memory.counts.pending.wrapping_add(unlocked)
+    pub(in crate::pool) fn pending_bytes(&self, core: &Core) -> u64 {
+        let Core { memory, reclaimer, .. } = core;
+        let waiting = reclaimer.pending.sets.account().total() + reclaimer.graphs.free_bytes(&memory.free_space);
+        waiting + self.counters.pending.load(Ordering::Relaxed)
     }
 
     /// Counts a request that was refused for lack of memory.

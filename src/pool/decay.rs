@@ -177,7 +177,7 @@ impl Pool {
         }
         // A stream that requested nothing throughout a window may have ended, or have no more work.
         let inactive = waiting().any(|owner| !free_space.requested(*owner));
-        let uncovered = !reclaimer.pending.filed().is_empty() || reclaimer.pending.has_uncovered_ranges();
+        let uncovered = reclaimer.pending.sets.filed_pieces() > 0 || reclaimer.pending.has_uncovered_ranges();
         let was_uncovered = std::mem::replace(&mut decay.uncovered, uncovered);
         let wanted = (inactive || uncovered && was_uncovered) && !reclaimer.pending.has_batches();
         if wanted {

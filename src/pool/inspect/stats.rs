@@ -17,7 +17,7 @@ impl Pool {
             allocated: self.in_use(),
             allocated_peak: self.in_use.peak(),
             requested: counts.requested.wrapping_add(counters.requested.load(Relaxed)),
-            pending: self.pending_bytes(&core.memory),
+            pending: self.pending_bytes(core),
             reserved: physical.reserved(),
             reserved_peak: physical.reserved_peak,
             limit: physical.limit,
@@ -88,7 +88,7 @@ impl Pool {
                 inner.ready.bytes_beyond(&self.blocks, pending.complete(owner))
             })
         });
-        self.pending_bytes(&core.memory) + free + cached.sum::<u64>()
+        self.pending_bytes(core) + free + cached.sum::<u64>()
     }
 
     /// Bytes that the pool may create beyond what is reserved, with so much of the device's memory free and in total. None

@@ -11,6 +11,7 @@ impl Pool {
         let core = self.core.lock();
         let (free_space, physical) = (&core.memory.free_space, &core.memory.physical);
         free_space.validate()?;
+        core.reclaimer.pending.sets.validate(free_space)?;
         if self.addresses.base().is_none() {
             physical.validate_segments(free_space)?;
         } else if free_space.backed() != physical.mapped() {

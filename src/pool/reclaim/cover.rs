@@ -28,8 +28,8 @@ impl Reclaimer {
             pinned: pool.options.pinned,
             reserved: physical.reserved(),
             page: physical.page,
-            filed: self.pending.filed().bytes(),
-            filed_blocks: self.pending.filed().count(),
+            filed: self.pending.sets.account().filed,
+            filed_blocks: self.pending.sets.filed_pieces(),
             is_short: &|| looks && physical.is_short(),
         };
         of_contexts(trigger, &facts)
@@ -38,7 +38,7 @@ impl Reclaimer {
     /// Whether any request that missed its cache covers what was freed without a stream.
     #[inline]
     pub(in crate::pool) fn is_early_cover_due(&self, pool: &Pool, memory: &Memory) -> bool {
-        self.pending.filed().bytes() > 0 && self.decide(Trigger::Miss, pool, memory) != Covers::Nothing
+        self.pending.sets.account().filed > 0 && self.decide(Trigger::Miss, pool, memory) != Covers::Nothing
     }
 
     /// Covers what was left behind, if it is worth that before the pool grows. Returns whether anything was covered.
@@ -60,7 +60,7 @@ impl Reclaimer {
         let pressed = self.covered_epoch != pool.pressure_epoch.load(Ordering::Relaxed);
         match self.decide(trigger, pool, memory) {
             Covers::Nothing => false,
-            Covers::Filed if !pressed => !self.pending.filed().is_empty() && self.cover_owners(pool, Vec::new()),
+            Covers::Filed if !pressed => self.pending.sets.filed_pieces() > 0 && self.cover_owners(pool, Vec::new()),
             Covers::Filed | Covers::All => self.cover_all(pool, memory),
         }
     }
@@ -81,7 +81,7 @@ impl Reclaimer {
         }
         owners.extend(self.pending.orphans().into_iter().map(|owner| (owner, u64::MAX)));
         owners.retain(|(owner, _)| memory.free_space.free_bytes(*owner) > 0 || self.pending.has_uncovered(*owner));
-        let something = !self.pending.filed().is_empty() || !owners.is_empty();
+        let something = self.pending.sets.filed_pieces() > 0 || !owners.is_empty();
         let covered = something && self.cover_owners(pool, owners);
         if !covered {
             for (cache, bytes) in uncovered {
@@ -133,7 +133,7 @@ impl Reclaimer {
 impl Reclaimer {
     /// Covers what was freed without a stream. Returns whether there was something.
     pub(in crate::pool) fn cover_filed(&mut self, pool: &Pool) -> bool {
-        self.pending.filed().bytes() > 0 && self.cover_owners(pool, Vec::new())
+        self.pending.sets.account().filed > 0 && self.cover_owners(pool, Vec::new())
     }
 
     /// Whether a capture runs that the pool can see: one on a blocking stream of a known context, or one in which an

@@ -1,4 +1,4 @@
-//! How a freed block of the pool's range comes back: into a stream's free space, to deferred reclamation, or to a graph.
+//! Where freed memory goes: into a stream's free space, to deferred reclamation, or to a graph.
 
 use crate::driver::{Context, Stream};
 use crate::history::Action;
@@ -6,7 +6,8 @@ use crate::pool::counters::FreedBytes;
 use crate::pool::decide::Trigger;
 use crate::pool::free_space::{NodeId, Owner};
 use crate::pool::reclaim::Reclaimer;
-use crate::pool::reclaim::pending::{Asks, Freed};
+use crate::pool::reclaim::pending::Asks;
+use crate::pool::reclaim::sets::Freed;
 use crate::pool::reclaim::stream_uses::Uses;
 use crate::pool::stream_cache::block::Block;
 use crate::pool::stream_cache::{Key, Service, StreamCache};
@@ -70,9 +71,13 @@ impl Pool {
         }
         let mut core = self.core.lock();
         let Core { memory, reclaimer, .. } = &mut *core;
-        self.count_pending_free(&mut memory.counts, bytes);
+        self.count_free(&mut memory.counts, bytes);
         reclaimer.reclaim_graphs(self, memory);
-        reclaimer.free(self, memory, id, block, freed_on);
+        memory.free_space.end_use(id);
+        let uses = reclaimer.take_uses(id, block);
+        let freed = Freed::Block { id, give_back: false };
+        let capture = block.capture.load(Ordering::Relaxed);
+        reclaimer.free(self, memory, freed, (capture, uses), freed_on);
         let _ = self.give_due_back(&mut core);
     }
 
@@ -114,16 +119,16 @@ impl Pool {
     }
 }
 
-/// Where a freed block of the pool's range goes.
+/// Where freed memory goes.
 enum Disposition<'a> {
-    /// To the free space of its capture, on a stream of which it was freed. It stays pending for every other stream.
+    /// To the free space of a stream of its capture, which freed it. It stays pending for every other stream.
     Capture(u32, Owner),
     /// To its graph, until that is gone.
     Graph(u32),
     /// To every caller at once: the driver knows no work, and a free without a stream declares that all of it has ended.
     Everyone,
-    /// To the arena of the stream that freed it.
-    Arena(&'a StreamCache, Owner),
+    /// To the stream that freed it, and its arena.
+    Stream(&'a StreamCache, Owner),
     /// To its home, behind the next completion events of all streams that used it.
     Streams(Vec<(Key, Owner)>),
     /// To its home, behind the work of all contexts.
@@ -131,30 +136,31 @@ enum Disposition<'a> {
 }
 
 impl<'a> Disposition<'a> {
-    /// `uses` are the streams that declared uses of the block, where it has any.
+    /// `capture` is the capture that the memory belongs to, and `uses` are the streams that declared uses of it, where it has
+    /// any.
     fn of(
         reclaimer: &Reclaimer,
         pool: &'a Pool,
-        block: &Block,
+        (capture, uses): (u32, Option<Uses>),
         freed_on: FreedOn<'a>,
-        uses: Option<Uses>,
     ) -> Disposition<'a> {
         let cache = freed_on.cache();
         // No single stream may reuse a block that was used on other streams, too.
         let own = cache.filter(|_| uses.is_none());
-        let number = block.capture.load(Ordering::Relaxed);
-        if reclaimer.graphs.has(number) {
+        if reclaimer.graphs.has(capture) {
             // What a graph reads from host memory was written before its launch, so none of it is used twice.
-            let inside = own.filter(|cache| !pool.options.pinned && cache.inner.lock().capture == number);
-            let owner = inside.and_then(|cache| reclaimer.graphs.owner_of(number, cache.key));
-            return owner.map_or(Disposition::Graph(number), |owner| Disposition::Capture(number, owner));
+            let inside = own.filter(|cache| !pool.options.pinned && cache.inner.lock().capture == capture);
+            let owner = inside.and_then(|cache| reclaimer.graphs.owner_of(capture, cache.key));
+            return owner.map_or(Disposition::Graph(capture), |owner| {
+                Disposition::Capture(capture, owner)
+            });
         }
         if freed_on.is_without_stream() && !pool.driver().knows_work() {
             return Disposition::Everyone;
         }
-        let arena = own.and_then(|cache| Some((cache, cache.inner.lock().owner_on(pool.device)?)));
-        match (arena, cache, uses) {
-            (Some((cache, owner)), ..) => Disposition::Arena(cache, owner),
+        let stream = own.and_then(|cache| Some((cache, cache.inner.lock().owner_on(pool.device)?)));
+        match (stream, cache, uses) {
+            (Some((cache, owner)), ..) => Disposition::Stream(cache, owner),
             (None, Some(cache), Some(uses)) => pool
                 .streams_of(uses, cache)
                 .map_or(Disposition::Contexts, Disposition::Streams),
@@ -164,37 +170,56 @@ impl<'a> Disposition<'a> {
 }
 
 impl Reclaimer {
-    /// Files a block that is counted as freed.
-    fn free(&mut self, pool: &Pool, memory: &mut Memory, id: NodeId, block: &Block, freed_on: FreedOn<'_>) {
-        memory.free_space.end_use(id);
-        let uses = self.take_uses(id, block);
-        let freed = Freed::Block { id, give_back: false };
-        match Disposition::of(self, pool, block, freed_on, uses) {
-            Disposition::Capture(number, owner) => {
+    /// Sends memory on its way that is counted as freed. `of` is its capture, and the streams that used it.
+    pub(in crate::pool) fn free(
+        &mut self,
+        pool: &Pool,
+        memory: &mut Memory,
+        freed: Freed,
+        of: (u32, Option<Uses>),
+        freed_on: FreedOn<'_>,
+    ) {
+        let free_space = &memory.free_space;
+        match (Disposition::of(self, pool, of, freed_on), freed) {
+            (Disposition::Capture(number, owner), Freed::Block { id, .. }) => {
                 self.graphs.freed_inside(number, id);
-                pool.end_block(&memory.free_space, id);
+                pool.end_block(free_space, id);
                 memory.free_space.give(id, owner, 0);
             }
-            Disposition::Graph(number) => {
-                self.graphs.keep(number, freed);
+            (Disposition::Capture(number, _) | Disposition::Graph(number), freed) => {
+                self.graphs.keep(&mut self.pending.sets, number, freed, free_space);
                 self.note_free_of_graph(pool, freed_on);
             }
-            Disposition::Everyone => self.return_freed(pool, memory, freed),
-            Disposition::Arena(cache, owner) => give_to_arena(pool, memory, id, (cache, owner)),
-            Disposition::Streams(streams) => {
-                let size = memory.free_space.span(id).1;
+            (Disposition::Everyone, freed) => self.return_freed(pool, memory, freed),
+            (Disposition::Stream(cache, owner), Freed::Block { id, .. }) => {
+                give_to_arena(pool, memory, id, (cache, owner));
+            }
+            // It has no arena. Its stream may take it back from behind the event.
+            (Disposition::Stream(cache, owner), freed) if cache.inner.lock().capture == 0 => {
+                let mut inner = cache.inner.lock();
+                inner.uncovered += freed.bytes(free_space);
+                self.pending.free_range(owner, inner.next_event, freed, free_space);
+            }
+            (Disposition::Streams(streams), freed) => {
+                let size = freed.bytes(free_space);
                 let awaits = |(key, owner): (Key, Owner)| {
                     let mut inner = pool.caches.get(key).inner.lock();
                     inner.uncovered += size;
                     inner.awaited = true;
                     (owner, inner.next_event)
                 };
-                let events = streams.into_iter().map(awaits).collect();
-                self.pending.free_behind(events, freed);
+                let streams = streams.into_iter().map(awaits).collect();
+                self.pending.sets.wait_for_streams(streams, freed, free_space);
             }
-            Disposition::Contexts => {
-                let give_back = pool.gives_back(block.size(), freed_on);
-                self.free_for_all(pool, memory, Freed::Block { id, give_back }, freed_on);
+            (Disposition::Stream(..) | Disposition::Contexts, freed) => {
+                let freed = match freed {
+                    Freed::Block { id, .. } => Freed::Block {
+                        id,
+                        give_back: pool.gives_back(freed.bytes(free_space), freed_on),
+                    },
+                    freed => freed,
+                };
+                self.free_for_all(pool, memory, freed, freed_on);
             }
         }
     }
@@ -202,15 +227,9 @@ impl Reclaimer {
     /// Files memory that is reusable only once the work of all contexts has completed, and notes the context of the
     /// free. Context events of a later request cover it together with other frees, because each of them ends captures
     /// that the pool cannot see. Memory that goes back to the driver is covered at once while no capture is known.
-    pub(in crate::pool) fn free_for_all(
-        &mut self,
-        pool: &Pool,
-        memory: &mut Memory,
-        freed: Freed,
-        freed_on: FreedOn<'_>,
-    ) {
+    fn free_for_all(&mut self, pool: &Pool, memory: &mut Memory, freed: Freed, freed_on: FreedOn<'_>) {
         let gives_back = freed.gives_back() || self.is_over_threshold(pool, memory);
-        self.pending.file(freed, &memory.free_space);
+        self.pending.sets.file(freed, &memory.free_space);
         if !freed_on.is_without_stream() {
             return self.note_foreign_free(pool, freed_on.cache());
         }
@@ -225,7 +244,7 @@ impl Reclaimer {
 
     /// Notes the context of a free whose block waits for its graph, and for the known contexts once the graph is gone.
     /// A stream with a cache was noted before.
-    pub(in crate::pool) fn note_free_of_graph(&mut self, pool: &Pool, freed_on: FreedOn<'_>) {
+    fn note_free_of_graph(&mut self, pool: &Pool, freed_on: FreedOn<'_>) {
         if freed_on.cache().is_none() {
             self.note_current_of_free(&pool.calls);
         }
@@ -256,7 +275,6 @@ fn give_to_arena(pool: &Pool, memory: &mut Memory, id: NodeId, (cache, owner): (
     let mut inner = cache.inner.lock();
     let (_, size) = memory.free_space.span(id);
     inner.uncovered += size;
-    memory.counts.end_pending(size);
     pool.record_freed(Action::FreeCompleted, id, Some(cache.key.stream));
     pool.end_block(&memory.free_space, id);
     memory.free_space.give(id, owner, inner.next_event);

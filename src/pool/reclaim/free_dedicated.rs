@@ -6,7 +6,9 @@ use crate::pool::physical::PhysicalMemory;
 use crate::pool::physical::dedicated_memory::{DedicatedMemory, Remainder};
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::free::FreedOn;
-use crate::pool::reclaim::pending::{Freed, PendingFrees};
+use crate::pool::reclaim::pending::PendingFrees;
+use crate::pool::reclaim::sets::Freed;
+use crate::pool::reclaim::stream_uses::Uses;
 use crate::pool::{Core, Memory, Pool};
 use crate::sync::atomic::Ordering;
 use crate::sync::broken;
@@ -36,14 +38,13 @@ impl Pool {
             requested: 0,
             resizes,
         };
-        let cache = freed_on.cache();
-        self.record_dedicated_free(&block, cache.map(|cache| cache.key.stream));
+        self.record_dedicated_free(&block, freed_on.cache().map(|cache| cache.key.stream));
         if self.is_dead() {
             return self.count_free_in_dead_pool(bytes);
         }
         block.give_back = self.gives_back(block.size, freed_on);
         let mut core = self.core.lock();
-        self.count_pending_free(&mut core.memory.counts, bytes);
+        self.count_free(&mut core.memory.counts, bytes);
         if broken("a free counts its block under the lock that files it") {
             drop(core);
             core = self.core.lock();
@@ -53,24 +54,8 @@ impl Pool {
         if let Some(owner) = block.owner {
             reclaimer.pending.count_dedicated(owner, -1);
         }
-        let number = block.capture;
-        let freed = Freed::Dedicated(block);
-        if reclaimer.graphs.has(number) {
-            reclaimer.graphs.keep(number, freed);
-            return reclaimer.note_free_of_graph(self, freed_on);
-        }
-        let behind = cache.filter(|_| !shared).and_then(|cache| {
-            let mut inner = cache.inner.lock();
-            let served = inner.served()?;
-            let mine = served.device == self.device && inner.capture == 0;
-            let place = (served.owner, inner.next_event);
-            inner.uncovered += if mine { bytes.allocated } else { 0 };
-            mine.then_some(place)
-        });
-        match behind {
-            Some(behind) => reclaimer.pending.free_behind(vec![behind], freed),
-            None => reclaimer.free_for_all(self, memory, freed, freed_on),
-        }
+        let of = (block.capture, shared.then_some(Uses::Unknown));
+        reclaimer.free(self, memory, Freed::Dedicated(block), of, freed_on);
         let _ = self.give_due_back(&mut core);
     }
 
@@ -139,7 +124,7 @@ impl Reclaimer {
         let again = Freed::Tail { block: id, number };
         let claimed = match pool.dedicated.try_claim(id) {
             Try::Claimed(claimed) => claimed,
-            Try::Busy => return self.pending.file_again(again),
+            Try::Busy => return self.pending.sets.file(again, &memory.free_space),
             Try::None => return,
         };
         let mut block = claimed.block();
@@ -148,7 +133,7 @@ impl Reclaimer {
             return;
         };
         let Ok(_entered) = pool.enter(&self.contexts) else {
-            return self.pending.file_again(again);
+            return self.pending.sets.file(again, &memory.free_space);
         };
         block.pending_tail = None;
         let before = block.committed();

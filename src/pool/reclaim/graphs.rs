@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::driver::{CaptureInfo, Context, Result, RunningCapture};
 use crate::pool::free_space::{FreeSpace, NodeId, Owner};
 use crate::pool::reclaim::Reclaimer;
-use crate::pool::reclaim::pending::Freed;
+use crate::pool::reclaim::sets::{Asker, Freed, Held, SetId, Sets, Wait};
 use crate::pool::stream_cache::{Key, StreamCaches};
 use crate::pool::{Memory, Pool};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,24 +34,22 @@ struct Capture {
     /// As every allocator of the process sees it.
     running: Arc<RunningCapture>,
     notice: Arc<Notice>,
-    /// The keys of `owners`.
+    /// The keys of `spaces`.
     keys: Arc<Mutex<Vec<Key>>>,
-    /// The free space of each of its streams, with the stream's id at the time.
-    owners: HashMap<Key, (Owner, u64)>,
+    /// What each of its streams freed inside the capture: the owner of that space, and the set that it is.
+    spaces: HashMap<Key, (Owner, SetId)>,
     /// Blocks in use.
     live: HashSet<NodeId>,
     /// What the application freed outside the capture.
-    freed: Vec<Freed>,
+    kept: Option<SetId>,
 }
 
 /// What a graph that is gone leaves.
-pub struct Remains {
-    /// The free space of its streams, with their ids.
-    pub owners: Vec<(Key, Owner, u64)>,
+struct Remains {
+    /// The sets that waited for it.
+    sets: Vec<SetId>,
     /// Blocks that are ordinary blocks from now on.
-    pub live: Vec<NodeId>,
-    /// What was freed while the graph existed.
-    pub freed: Vec<Freed>,
+    live: HashSet<NodeId>,
 }
 
 /// Every capture of one pool whose graph may still exist.
@@ -117,7 +115,6 @@ impl Captures {
         let keys = Arc::new(Mutex::new(Vec::new()));
         let running = RunningCapture::new(pool.device, context, ended(number, pool, &notice, &keys));
         pool.driver().running_captures().request_inside(&running);
-        let (owners, live, freed) = (HashMap::default(), HashSet::new(), Vec::new());
         self.captures.insert(
             number,
             Capture {
@@ -125,9 +122,9 @@ impl Captures {
                 running,
                 notice,
                 keys,
-                owners,
-                live,
-                freed,
+                spaces: HashMap::default(),
+                live: HashSet::new(),
+                kept: None,
             },
         );
         Ok(number)
@@ -150,15 +147,22 @@ impl Captures {
     }
 
     /// The owner of the free space that the stream of `key` and `id` uses inside capture `number`.
-    pub fn owner(&mut self, free_space: &mut FreeSpace, number: u32, key: Key, id: u64) -> Option<Owner> {
+    pub fn owner(
+        &mut self,
+        (sets, free_space): (&mut Sets, &mut FreeSpace),
+        number: u32,
+        key: Key,
+        id: u64,
+    ) -> Option<Owner> {
         let capture = self.captures.get_mut(&number)?;
-        Some(
-            capture
-                .owners
-                .entry(key)
-                .or_insert_with(|| (free_space.add_owner(), id))
-                .0,
-        )
+        let space = capture.spaces.entry(key).or_insert_with(|| {
+            let owner = free_space.add_owner();
+            (
+                owner,
+                sets.insert_space(Asker::Capture(key, id), Wait::Graph(number), owner),
+            )
+        });
+        Some(space.0)
     }
 
     /// Notes that the cache of `key` knows that its stream captures in `number`.
@@ -185,7 +189,7 @@ impl Captures {
 
     /// The owner of what is freed on the stream of `key` inside capture `number`, if that stream has joined it.
     pub fn owner_of(&self, number: u32, key: Key) -> Option<Owner> {
-        let (owner, _) = self.captures.get(&number)?.owners.get(&key)?;
+        let (owner, _) = self.captures.get(&number)?.spaces.get(&key)?;
         Some(*owner)
     }
 
@@ -197,12 +201,16 @@ impl Captures {
     }
 
     /// Keeps what capture `number` allocated and was freed elsewhere until the graph is gone.
-    pub fn keep(&mut self, number: u32, freed: Freed) {
-        if let Some(capture) = self.captures.get_mut(&number) {
-            if let Freed::Block { id, .. } = &freed {
-                capture.live.remove(id);
-            }
-            capture.freed.push(freed);
+    pub fn keep(&mut self, sets: &mut Sets, number: u32, freed: Freed, free_space: &FreeSpace) {
+        let Some(capture) = self.captures.get_mut(&number) else {
+            return;
+        };
+        if let Freed::Block { id, .. } = &freed {
+            capture.live.remove(id);
+        }
+        match capture.kept {
+            Some(kept) => sets.push(kept, freed, free_space),
+            None => capture.kept = Some(sets.insert(Asker::NoOne, Wait::Graph(number), freed, free_space)),
         }
     }
 
@@ -217,27 +225,30 @@ impl Captures {
         self.seen = self.count.load(Ordering::Acquire);
         self.captures
             .extract_if(|_, capture| capture.notice.gone.load(Ordering::Acquire))
-            .map(|(_, capture)| Remains {
-                owners: capture
-                    .owners
-                    .into_iter()
-                    .map(|(key, (owner, id))| (key, owner, id))
-                    .collect(),
-                live: capture.live.into_iter().collect(),
-                freed: capture.freed,
+            .map(|(_, capture)| {
+                let spaces = capture.spaces.into_values().map(|(_, set)| set);
+                Remains {
+                    sets: spaces.chain(capture.kept).collect(),
+                    live: capture.live,
+                }
             })
             .collect()
     }
 
-    /// Whether `owner` is a capture's stream.
-    pub fn owns(&self, owner: Owner) -> bool {
-        let mut owners = self.captures.values().flat_map(|capture| capture.owners.values());
-        owners.any(|(of, _)| *of == owner)
+    /// The free space of every capture's streams.
+    fn spaces(&self) -> impl Iterator<Item = Owner> {
+        let spaces = self.captures.values().flat_map(|capture| capture.spaces.values());
+        spaces.map(|(owner, _)| *owner)
     }
 
-    /// What was freed and waits for its graph.
-    pub fn freed(&self) -> impl Iterator<Item = &Freed> {
-        self.captures.values().flat_map(|capture| &capture.freed)
+    /// Whether `owner` is a capture's stream.
+    pub fn owns(&self, owner: Owner) -> bool {
+        self.spaces().any(|of| of == owner)
+    }
+
+    /// Bytes that were freed inside captures, and wait for their graphs.
+    pub fn free_bytes(&self, free_space: &FreeSpace) -> u64 {
+        self.spaces().map(|owner| free_space.free_bytes(owner)).sum()
     }
 
     /// Whether no graph holds memory.
@@ -259,35 +270,40 @@ impl Reclaimer {
 
     #[cold]
     fn reclaim_gone_graphs(&mut self, pool: &Pool, memory: &mut Memory) {
-        for remains in self.graphs.take_gone() {
-            for (key, owner, id) in remains.owners {
-                let mut inner = pool.caches.get(key).inner.lock();
-                let event_number = inner.next_event;
-                match inner.served() {
-                    Some(served) if served.id == id && served.device == pool.device => {
-                        if pool.recorder.is_on() {
-                            let of_it = memory.free_space.tiles().filter(|tile| tile.free == Some(owner));
-                            of_it.for_each(|tile| pool.record_range_completed(tile.offset, tile.size));
-                        }
-                        let bytes = memory.free_space.transfer(owner, served.owner, u64::MAX, event_number);
-                        inner.uncovered += bytes;
-                        memory.counts.end_pending(bytes);
+        for Remains { sets, live } in self.graphs.take_gone() {
+            for id in sets {
+                let Some(set) = self.pending.sets.remove(id) else {
+                    continue;
+                };
+                match (set.asker, set.held) {
+                    (Asker::Capture(key, id), Held::Space(owner)) => {
+                        self.leave_capture(pool, memory, (key, id), owner);
                     }
-                    _ => {
-                        for id in memory.free_space.take_all(owner) {
-                            let freed = Freed::Block { id, give_back: false };
-                            self.pending.file(freed, &memory.free_space);
-                        }
-                    }
+                    (_, held) => self.file_all(memory, held),
                 }
-                memory.free_space.remove_owner(owner);
             }
-            for id in remains.live {
+            for id in live {
                 pool.blocks.get(id).capture.store(0, Ordering::Relaxed);
             }
-            for freed in remains.freed {
-                self.pending.file(freed, &memory.free_space);
+        }
+    }
+
+    /// What the stream of that key and id has freed inside a capture, which is gone, goes to its arena behind its next
+    /// completion event. Where the handle has another stream, it waits for all contexts.
+    fn leave_capture(&mut self, pool: &Pool, memory: &mut Memory, (key, id): (Key, u64), space: Owner) {
+        let mut inner = pool.caches.get(key).inner.lock();
+        let event_number = inner.next_event;
+        match inner.served() {
+            Some(served) if served.id == id && served.device == pool.device => {
+                if pool.recorder.is_on() {
+                    let of_it = memory.free_space.tiles().filter(|tile| tile.free == Some(space));
+                    of_it.for_each(|tile| pool.record_range_completed(tile.offset, tile.size));
+                }
+                let owner = served.owner;
+                inner.uncovered += memory.free_space.transfer(space, owner, u64::MAX, event_number);
+                memory.free_space.remove_owner(space);
             }
+            _ => self.file_all(memory, Held::Space(space)),
         }
     }
 }

@@ -1,32 +1,34 @@
 //! Deferred reclamation: when freed memory becomes reusable, and for which callers.
 //!
-//! A freed block of the pool's range goes this way. The stream that freed it may have it again from wherever its own
-//! work is all that it waits for; every other caller only from the end of the way.
+//! Freed memory that waits for the same thing is a *set* ([`sets`]): who need not wait for it, what every other caller waits
+//! for, and the memory. A free sends its block to one of these places (`free.rs`, `Disposition`), and what ends a wait sends
+//! it on:
 //!
 //! ```text
-//!  freed, and goes (Disposition)       waits for                          becomes
+//!  a free                      set: asker, wait                                then
 //!
-//!  on its stream: cached ───────────► flush: its stream's arena ┐
-//!  Arena ───────────────────────────► its stream's arena ───────┴─► common: a completion event or a batch covers it and is
-//!                                                                   complete, and others need it (share)
-//!  Streams ─────────────────────────► completion events (behind) ─► home: the arena that it was handed out from
-//!  Contexts ────────────────────────► filed ──cover──► batch ─────► home, or common and due for the driver
-//!  on a stream without an id ───────► an event of its own ────────► common (or filed, where the event is lost)
-//!  Capture ─► the capture's space ──► its graph's end ────────────► its stream's arena, or filed
-//!  Graph ───► kept by the graph ────► its graph's end ────────────► filed
+//!  on its stream ────────────► the cache ─flush─► its arena ─┐
+//!    from another cache ─────► its arena ────────────────────┴─ share ───────► common, as far as an event covers it and is complete
+//!    a range of its own ─────► its stream     Streams: the next event ───────► the range cache, or the driver
+//!  used on several streams ──► no one         Streams: an event of each ─────► home: the arena that it was handed out from
+//!  without a stream ─────────► no one         Filed ─cover─► Contexts ───────► home; common and due for the driver
+//!                                             ▲      ▲
+//!  on a stream without an id ► that handle    │      Event ──────────────────► common; filed where the event is lost
+//!  inside its capture ───────► that stream    Graph ─────────────────────────► its stream's arena, behind the next event
+//!  of a graph, elsewhere ────► no one         Graph ─────────────────────────► filed
 //! ```
 //!
-//! | what | where | who moves it on |
+//! | what | where | what moves it on |
 //! |---|---|---|
-//! | cached | [`stream_cache`](crate::pool::stream_cache) | a hit hands it out; `flush` makes it the arena's |
+//! | the cache | [`stream_cache`](crate::pool::stream_cache) | a hit hands it out; `flush` makes it the arena's |
 //! | an arena, common | [`free_space`](crate::pool::free_space) | requests; `share`, `send_guests_home`, decay |
-//! | behind, filed, batches | [`pending`] | `cover` records, `poll` completes, `return_freed` returns |
-//! | an event of its own | [`per_free_events`] | `poll_per_free_events` |
-//! | a capture's space, a graph's | [`graphs`] | `reclaim_graphs` |
+//! | a set | [`sets`] | `cover` records events, a poll finds what is complete (`pending`), `end_waits` returns it |
+//! | sets that wait for graphs | [`graphs`] knows each graph's | `reclaim_graphs` |
 //!
-//! Ranges of their own (`dedicated`) go the same way, except that they have no arena: on its stream, such a block is
-//! behind the stream's next completion event, and its stream may take it back from there. Where the way ends, the range
-//! is cached, or due for the driver. `decide` says when events are recorded.
+//! An arena is a set, too: its stream need not wait, and other callers wait for its events. But requests are cut from it, and
+//! each of its ranges has a number of an event of its own. So it lies in the free space, where ranges coalesce.
+//!
+//! `decide` says when events are recorded.
 //!
 //! Uses: dedicated, free_space, physical, stream_cache.
 
@@ -40,6 +42,7 @@ mod oneshot;
 pub mod pending;
 pub mod per_free_events;
 mod poll;
+pub mod sets;
 pub mod stream_uses;
 mod streams;
 pub mod synchronization;
@@ -93,6 +96,6 @@ impl Reclaimer {
 
     /// Whether nothing that was freed is pending, and no graph holds memory.
     pub fn is_empty(&self) -> bool {
-        self.pending.is_empty() && self.graphs.is_empty()
+        self.pending.sets.is_empty() && self.graphs.is_empty()
     }
 }

@@ -1,4 +1,4 @@
-//! Frees that are pending, and the events that cover them.
+//! What is pending, and the events that end its waits.
 //!
 //! Two kinds of events decide. A *completion event* of a stream is recorded inside a call that
 //! was given that stream, and covers all that was freed on it before. A *batch* is a set of context events, one for
@@ -10,54 +10,16 @@ use std::collections::{BTreeSet, VecDeque};
 
 use crate::driver::{Context, Event, Result, Stream};
 use crate::pool::driver_calls::DriverCalls;
-use crate::pool::free_space::{FreeSpace, NodeId, Owner};
-use crate::pool::physical::dedicated_memory::DedicatedMemory;
-use crate::pool::reclaim::per_free_events::PerFreeEvents;
+use crate::pool::free_space::{FreeSpace, Owner};
+use crate::pool::reclaim::sets::{Asker, Batch, Freed, SetId, Sets, Wait};
 use crate::pool::reclaim::synchronization::Synchronization;
 use crate::sync::HashMap;
 
-mod behind;
 mod events;
-mod filed;
 mod poll;
 mod ranges;
 
-use behind::AllBehind;
-use filed::Filed;
 pub use poll::{Asks, Polled};
-
-/// Freed memory that is pending: no stream may reuse it yet.
-pub enum Freed {
-    /// A block of the pool's address range.
-    Block {
-        /// The block's node.
-        id: NodeId,
-        /// Whether its memory is to be returned to the driver.
-        give_back: bool,
-    },
-    /// A dedicated allocation.
-    Dedicated(Box<DedicatedMemory>),
-    /// What a shrink of a dedicated allocation left over.
-    Tail {
-        /// The block's number.
-        block: u32,
-        /// The shrink's number.
-        number: u64,
-    },
-    /// What a live block's range has beyond its size (`dedicated_memory::Remainder`): that number.
-    Remainder(u64),
-}
-
-impl Freed {
-    /// Whether its memory is to be returned to the driver.
-    pub fn gives_back(&self) -> bool {
-        match self {
-            Freed::Block { give_back, .. } => *give_back,
-            Freed::Dedicated(block) => block.give_back,
-            Freed::Tail { .. } | Freed::Remainder(_) => false,
-        }
-    }
-}
 
 /// The completion events of one owner of free space, that is, of one stream.
 struct CompletionEvents {
@@ -76,41 +38,26 @@ struct CompletionEvents {
     dedicated: u64,
 }
 
-struct Batch {
-    number: u64,
-    /// The contexts whose part is not yet complete. None instead of an event is a synchronization that is owed.
-    events: Vec<(Context, Option<Event>)>,
-    freed: Vec<Freed>,
-    /// The frees of each owner that it covers, up to this number.
-    covers: Vec<(Owner, u64)>,
-}
-
 /// What a wait would wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Awaited {
     /// An event.
     Event(Context, Event),
     /// A synchronization of that context; the batch it is for.
-    Synchronization(Context, u64),
+    Synchronization(Context, SetId),
 }
 
 /// The deferred reclamation of one pool.
 #[derive(Default)]
 pub struct PendingFrees {
+    /// What waits.
+    pub sets: Sets,
     completion_events: HashMap<Owner, CompletionEvents>,
     /// The owners with events that are not known to be complete, and some that had such events.
     outstanding: BTreeSet<Owner>,
     /// The owner among them that was asked last in its turn, and how many polls there were.
     turn: Option<Owner>,
     polls: u64,
-    /// What the next batch will cover.
-    filed: Filed,
-    /// What waits for completion events of streams.
-    behind: AllBehind,
-    batches: VecDeque<Batch>,
-    /// Frees on streams without ids.
-    pub(super) per_free_events: PerFreeEvents,
-    numbers: u64,
     /// Events that were created and that nothing waits for.
     unused_events: HashMap<Context, Vec<Event>>,
     /// A synchronization that no request waits for any more, and that still runs.
@@ -161,49 +108,24 @@ impl PendingFrees {
             .completion_events
             .get(&owner)
             .is_some_and(|events| events.orphan && events.events.is_empty() && events.batches == 0)
-            && !self.behind.waits_for(owner, 0);
+            && !self.sets.waits_for(owner, 0);
         if idle {
             self.completion_events.remove(&owner);
         }
         idle
     }
 
-    /// Adds what was freed without a stream.
-    pub fn file(&mut self, freed: Freed, free_space: &FreeSpace) {
-        let bytes = match &freed {
-            Freed::Block { id, .. } => free_space.span(*id).1,
-            Freed::Dedicated(block) => block.size,
-            // What a shrink left over is covered together with other frees.
-            Freed::Tail { .. } | Freed::Remainder(_) => 0,
-        };
-        self.filed.push(freed, bytes);
-    }
-
-    /// Adds what an event has covered and could not be returned. It is covered together with other frees: it alone is no
-    /// reason to cover.
-    pub fn file_again(&mut self, freed: Freed) {
-        self.filed.push(freed, 0);
-    }
-
-    /// What was freed and waits for the work of all contexts, while no event covers it yet.
-    pub fn filed(&self) -> &Filed {
-        &self.filed
-    }
-
     /// Bytes that no event covers yet, and that most likely no completion event will cover soon: what streams that are gone
-    /// or silent have freed, and what is behind declared uses.
+    /// or silent have freed, and what is behind declared uses. A range of its own that a stream freed does not count: the
+    /// stream takes it back, and growth does.
     pub fn left_behind(&self, free_space: &FreeSpace) -> u64 {
         let owners = self.completion_events.iter();
         let left = owners.filter(|(owner, events)| events.orphan || free_space.is_silent(**owner));
         let left = left.map(|(owner, _)| free_space.bytes_beyond(*owner, self.covered(*owner)));
         let uncovered = |(owner, number): &(Owner, u64)| *number > self.covered(*owner);
-        let behind = self.behind.iter().filter(|behind| behind.events.iter().any(uncovered));
-        let behind = behind.map(|behind| match &behind.freed {
-            Freed::Block { id, .. } => free_space.span(*id).1,
-            // The stream that freed it takes it back, and growth does.
-            Freed::Dedicated(_) | Freed::Tail { .. } | Freed::Remainder(_) => 0,
-        });
-        left.sum::<u64>() + behind.sum::<u64>()
+        let shared = self.sets.shared();
+        let shared = shared.filter(|set| set.streams().iter().any(uncovered));
+        left.sum::<u64>() + shared.map(|set| set.bytes()).sum::<u64>()
     }
 
     /// The number up to which an event covers what `owner`'s stream has freed, complete or not.
@@ -212,25 +134,16 @@ impl PendingFrees {
         covered.max(self.last_event_number(owner))
     }
 
-    /// Adds what was freed and is reusable once each of these completion events has completed.
-    pub fn free_behind(&mut self, events: Vec<(Owner, u64)>, freed: Freed) {
-        self.behind.push(events, freed);
-    }
-
-    /// Everything that is pending.
-    pub fn freed(&self) -> impl Iterator<Item = &Freed> {
-        let behind = self.behind.iter().map(|behind| &behind.freed);
-        let covered = self.batches.iter().flat_map(|batch| &batch.freed);
-        self.filed
-            .iter()
-            .chain(behind)
-            .chain(covered)
-            .chain(self.per_free_events.freed())
+    /// Adds a dedicated allocation that `owner`'s stream has freed: it is reusable for others once completion event `number`
+    /// has completed.
+    pub fn free_range(&mut self, owner: Owner, number: u64, freed: Freed, free_space: &FreeSpace) {
+        let wait = Wait::Streams(vec![(owner, number)]);
+        self.sets.insert(Asker::Stream(owner), wait, freed, free_space);
     }
 
     /// Whether context events are outstanding.
     pub fn has_batches(&self) -> bool {
-        !self.batches.is_empty()
+        self.sets.batches().next().is_some()
     }
 
     /// Whether `owner` belongs to a stream that may still exist.
@@ -240,7 +153,7 @@ impl PendingFrees {
 
     /// Whether something waits for completion events of `owner` that are not recorded yet.
     pub fn has_uncovered(&self, owner: Owner) -> bool {
-        self.behind.waits_for(owner, self.last_event_number(owner))
+        self.sets.waits_for(owner, self.last_event_number(owner))
     }
 
     /// The last completion event that was recorded (or is known complete) for `owner`.
@@ -281,9 +194,9 @@ impl PendingFrees {
     }
 
     /// Covers everything freed without a stream so far, and `covers` of the owners' frees, by an event in each of
-    /// `contexts`. On an error, what could not be covered stays filed.
+    /// `contexts`. On an error, what could not be covered stays as it is.
     pub fn cover(&mut self, calls: &DriverCalls, contexts: &[Context], covers: Vec<(Owner, u64)>) -> Result<()> {
-        if self.filed.is_empty() && covers.is_empty() {
+        if self.sets.filed_pieces() == 0 && covers.is_empty() {
             return Ok(());
         }
         let mut events = Vec::new();
@@ -307,28 +220,20 @@ impl PendingFrees {
                 events.batches += 1;
             }
         }
-        self.numbers += 1;
-        let freed = self.filed.take();
-        self.batches.push_back(Batch {
-            number: self.numbers,
-            events,
-            freed,
-            covers,
-        });
+        self.sets.cover(Batch { events, covers });
         Ok(())
     }
 
     /// The oldest outstanding event: what to wait for so that more memory becomes reusable.
     pub fn awaited(&self) -> Option<Awaited> {
-        if let Some(awaited) = self.per_free_events.awaited() {
-            return Some(awaited);
+        if let Some(Wait::Event(context, Some(event))) = self.sets.oldest_event().map(|set| &set.wait) {
+            return Some(Awaited::Event(*context, *event));
         }
-        let batch = self.batches.iter().find_map(|batch| {
-            batch.events.last().map(|(context, event)| match event {
-                Some(event) => Awaited::Event(*context, *event),
-                // A synchronization made now serves every batch so far.
-                None => Awaited::Synchronization(*context, self.numbers),
-            })
+        let awaited = self.sets.batches().find_map(|(_, batch)| batch.events.last());
+        let batch = awaited.and_then(|(context, event)| match event {
+            Some(event) => Some(Awaited::Event(*context, *event)),
+            // A synchronization made now serves every batch so far.
+            None => Some(Awaited::Synchronization(*context, self.sets.batches().next_back()?.0)),
         });
         batch.or_else(|| {
             let events = self
@@ -342,20 +247,21 @@ impl PendingFrees {
         })
     }
 
-    /// The synchronization of `context` that batch `number` and every older one owed has been made.
-    pub fn synchronized(&mut self, context: Context, number: u64) {
-        for batch in self.batches.iter_mut().filter(|batch| batch.number <= number) {
-            batch.events.retain(|(owed, event)| *owed != context || event.is_some());
-        }
+    /// The synchronization of `context` that batch `last` and every older one owed has been made.
+    pub fn synchronized(&mut self, context: Context, last: SetId) {
+        self.sets.change_batches(|id, batch| {
+            if id <= last {
+                batch.events.retain(|(owed, event)| *owed != context || event.is_some());
+            }
+        });
     }
 
     /// `context` is gone, and its events and its own work are gone with it.
     pub fn context_gone(&mut self, context: Context) {
         self.unused_events.remove(&context);
-        self.per_free_events.context_gone(context);
-        for batch in &mut self.batches {
-            batch.events.retain(|(of, _)| *of != context);
-        }
+        self.sets.lose_events(|of, _| of == context);
+        self.sets
+            .change_batches(|_, batch| batch.events.retain(|(of, _)| *of != context));
         for events in self
             .completion_events
             .values_mut()
@@ -371,13 +277,8 @@ impl PendingFrees {
     /// How many events of `context` are kept or waited for.
     #[cfg(test)]
     pub fn events_of(&self, context: Context) -> usize {
-        let waited = self.batches.iter().flat_map(|batch| &batch.events);
+        let waited = self.sets.batches().flat_map(|(_, batch)| &batch.events);
         let waited = waited.filter(|(of, event)| *of == context && event.is_some()).count();
         waited + self.unused_events.get(&context).map_or(0, Vec::len)
-    }
-
-    /// Whether nothing freed waits for anything.
-    pub fn is_empty(&self) -> bool {
-        self.filed.is_empty() && self.behind.is_empty() && self.batches.is_empty() && self.per_free_events.is_empty()
     }
 }

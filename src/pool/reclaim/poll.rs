@@ -3,7 +3,8 @@
 use crate::history::Action;
 use crate::pool::free_space::{COMMON, Owner};
 use crate::pool::reclaim::Reclaimer;
-use crate::pool::reclaim::pending::{Asks, Freed, PendingFrees};
+use crate::pool::reclaim::pending::{Asks, PendingFrees, Polled};
+use crate::pool::reclaim::sets::{Freed, Held};
 use crate::pool::stream_cache::block::{Block, State};
 use crate::pool::{Memory, Pool};
 use crate::support::config::ReleaseThreshold;
@@ -24,18 +25,15 @@ impl Reclaimer {
         }
         let Reclaimer { pending, contexts, .. } = self;
         let is_there = |context| contexts.is_there(&pool.calls, context);
-        let polled = pending.poll(&pool.calls, &memory.free_space, asks, is_there);
+        let mut polled = pending.poll(&pool.calls, &memory.free_space, asks, is_there);
         let everything = pool.options.pinned || memory.physical.is_short() || self.is_over_threshold(pool, memory);
         self.share(memory, |pending, owner| everything || !pending.is_streams(owner));
-        for freed in polled.freed {
-            self.return_freed(pool, memory, freed);
-        }
+        self.end_waits(pool, memory, &mut polled);
         if memory.physical.has_deferred()
             && let Ok(_entered) = pool.enter(&self.contexts)
         {
             memory.physical.retry(&mut memory.free_space);
         }
-        self.poll_per_free_events(pool, memory)?;
         self.keep_to_threshold(pool, memory);
         if !polled.gone.is_empty() {
             self.check_context(pool)?;
@@ -48,6 +46,40 @@ impl Reclaimer {
         match polled.failed {
             Some((context, error)) => self.context_failed(pool, context, error),
             None => Ok(()),
+        }
+    }
+
+    /// Does with each set whose wait is over, or whose event is lost, what comes then.
+    pub(in crate::pool) fn end_waits(&mut self, pool: &Pool, memory: &mut Memory, polled: &mut Polled) {
+        for set in polled.complete.drain(..) {
+            match set.held {
+                Held::Pieces(pieces) => pieces
+                    .into_iter()
+                    .for_each(|freed| self.return_freed(pool, memory, freed)),
+                Held::Space(owner) => {
+                    memory.free_space.transfer(owner, COMMON, u64::MAX, 0);
+                    memory.free_space.remove_owner(owner);
+                }
+            }
+        }
+        for set in polled.lost.drain(..) {
+            self.file_all(memory, set.held);
+        }
+    }
+
+    /// Files what a set held: it waits for all contexts from now on.
+    pub(in crate::pool) fn file_all(&mut self, memory: &mut Memory, held: Held) {
+        let sets = &mut self.pending.sets;
+        match held {
+            Held::Pieces(pieces) => pieces
+                .into_iter()
+                .for_each(|freed| sets.file(freed, &memory.free_space)),
+            Held::Space(owner) => {
+                for id in memory.free_space.take_all(owner) {
+                    sets.file(Freed::Block { id, give_back: false }, &memory.free_space);
+                }
+                memory.free_space.remove_owner(owner);
+            }
         }
     }
 
@@ -113,7 +145,6 @@ impl Reclaimer {
         match freed {
             Freed::Block { id, give_back } => {
                 let (offset, size) = memory.free_space.span(id);
-                memory.counts.end_pending(size);
                 match pool.blocks.find(id).map(Block::state) {
                     Some(State::Pending) => pool.record_freed(Action::FreeCompleted, id, None),
                     // It was free space already, of a graph or behind an event.
@@ -129,10 +160,7 @@ impl Reclaimer {
                 }
             }
             Freed::Tail { block, number } => self.return_tail(pool, memory, block, number),
-            // The block may have it from now on, and notices when it grows.
-            Freed::Remainder(_) => {}
             Freed::Dedicated(block) => {
-                memory.counts.end_pending(block.size);
                 pool.record_dedicated_gone(&block);
                 let give_back = block.give_back;
                 match block.resizable && !give_back && !block.is_malloc() {

@@ -159,7 +159,7 @@ impl Reclaimer {
         let number = number.map_err(|error| pool.failed(error))?;
         let owner = self
             .graphs
-            .owner(free_space, number, view.cache.key, id)
+            .owner((&mut self.pending.sets, free_space), number, view.cache.key, id)
             .ok_or_else(|| Error::Unsupported("the capture is unknown".into()))?;
         let mut inner = view.cache.inner.lock();
         inner.capture = number;

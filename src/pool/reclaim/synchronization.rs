@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::oneshot::{Receiver, channel};
+use super::sets::SetId;
 use crate::driver::{Context, Result};
 use crate::pool::driver_calls::DriverCalls;
 use crate::support::process;
@@ -17,14 +18,14 @@ pub struct Synchronization {
     /// The context to synchronize.
     pub context: Context,
     /// The last batch that it is for.
-    pub batch: u64,
+    pub batch: SetId,
     outcome: Receiver<Result<()>>,
 }
 
 impl Synchronization {
     /// Begins one. None where no thread can be started: the calling thread cannot make a call that may never return. The
     /// thread blocks all signals, since these are for the application's threads.
-    pub fn begin(calls: &Arc<DriverCalls>, context: Context, batch: u64) -> Option<Synchronization> {
+    pub fn begin(calls: &Arc<DriverCalls>, context: Context, batch: SetId) -> Option<Synchronization> {
         if broken("a thread can be started") {
             return None;
         }

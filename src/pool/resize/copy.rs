@@ -13,6 +13,7 @@ use crate::pool::driver_calls::Identity;
 use crate::pool::free_space::NodeId;
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::free::FreedOn;
+use crate::pool::reclaim::sets::SetId;
 use crate::pool::reclaim::synchronization::Synchronization;
 use crate::pool::reclaim::wait::Wait;
 use crate::pool::resize::another_alignment;
@@ -316,7 +317,8 @@ impl Pool {
         match event {
             Some(event) => self.calls.submit(|driver| driver.event_wait(event, left)),
             None => {
-                let outcome = Synchronization::begin(&self.calls, context, 0).and_then(|begun| begun.wait(left));
+                let outcome =
+                    Synchronization::begin(&self.calls, context, SetId::of(0)).and_then(|begun| begun.wait(left));
                 outcome.map_or(Ok(false), |outcome| outcome.map(|()| true))
             }
         }

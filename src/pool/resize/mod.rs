@@ -8,7 +8,7 @@ mod remainder;
 
 use crate::pool::dedicated::{Cell, Claimed};
 use crate::pool::physical::dedicated_memory::{DedicatedMemory, Grown, PendingTail, Remainder};
-use crate::pool::reclaim::pending::Freed;
+use crate::pool::reclaim::sets::Freed;
 use crate::pool::reclaim::wait::Wait;
 use crate::pool::slow_path::dedicated_fallback::DedicatedFallback;
 use crate::pool::{Core, Pool, Want};
@@ -134,6 +134,7 @@ impl Pool {
         let Core { memory, reclaimer, .. } = core;
         reclaimer
             .pending
+            .sets
             .file(Freed::Tail { block: id, number }, &memory.free_space);
     }
 }

@@ -7,7 +7,8 @@ use crate::pool::free_space::Owner;
 use crate::pool::physical::PhysicalMemory;
 use crate::pool::physical::dedicated_memory::{Budget, Built, DedicatedMemory, Remainder};
 use crate::pool::reclaim::Reclaimer;
-use crate::pool::reclaim::pending::{Asks, Freed};
+use crate::pool::reclaim::pending::Asks;
+use crate::pool::reclaim::sets::Freed;
 use crate::pool::reclaim::wait::Wait;
 use crate::pool::slow_path::capture_invalidated;
 use crate::pool::slow_path::dedicated_fallback::DedicatedFallback;
@@ -130,8 +131,7 @@ impl Pool {
         if let Err(block) = self.dedicated.insert(Box::new(block), want.requested, want.align) {
             // It was never handed out, and is freed like any other.
             let Core { memory, reclaimer, .. } = &mut *core;
-            memory.counts.add_pending(block.size);
-            reclaimer.pending.file(Freed::Dedicated(block), &memory.free_space);
+            reclaimer.pending.sets.file(Freed::Dedicated(block), &memory.free_space);
             self.count_refused();
             return Err(Error::OutOfMemory("too many blocks with a range of their own".into()));
         }
@@ -222,19 +222,15 @@ impl Pool {
         used: u64,
         fits: impl Fn(&DedicatedMemory, bool) -> bool,
     ) -> Option<(Box<DedicatedMemory>, Remainder)> {
-        let (block, event) = reclaimer.pending.take_range_behind(owner, fits)?;
-        self.counters.pending.fetch_sub(block.size, Ordering::Relaxed);
+        let (block, rest) = reclaimer.pending.take_range_behind(owner, fits)?;
         self.record_dedicated_gone(&block);
         if let Some(before) = block.remainder {
             reclaimer.pending.drop_remainder(owner, before.number);
         }
-        let number = self.counters.tails.fetch_add(1, Ordering::Relaxed) + 1;
-        let events = vec![(owner, event)];
-        reclaimer.pending.free_behind(events, Freed::Remainder(number));
         let remainder = Remainder {
             start: used,
             touched: block.touched,
-            number,
+            number: rest.number(),
         };
         Some((block, remainder))
     }

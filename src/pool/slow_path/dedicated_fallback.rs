@@ -122,7 +122,7 @@ fn reclaim(pool: &Pool, core: &mut Core, stream: Option<(&StreamView<'_>, Owner)
     }
     let range = Trigger::Range {
         of_streams: reclaimer.pending.has_uncovered_ranges(),
-        filed: reclaimer.pending.filed().has_dedicated(),
+        filed: reclaimer.pending.sets.has_filed_ranges(),
     };
     if covers && !reclaimer.cover(range, pool, memory) {
         reclaimer.cover_before_growth(pool, memory);

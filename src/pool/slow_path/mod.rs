@@ -76,10 +76,6 @@ impl Pool {
             core.memory
                 .free_space
                 .put_back(id, requester.owner(self.options.pinned));
-            if requester.is_capture() {
-                // What is free for a capture counts as pending.
-                core.memory.counts.add_pending(want.size);
-            }
             self.count_refused();
             return Err(Error::OutOfMemory(format!("more than {} blocks at once", Blocks::MAX)));
         }

@@ -9,7 +9,7 @@ impl Pool {
     pub(super) fn out_of_memory(&self, core: &Core, want: &Want, refusal: Option<DriverError>) -> Error {
         self.count_refused();
         let allocated = self.in_use();
-        let pending = self.pending_bytes(&core.memory);
+        let pending = self.pending_bytes(core);
         let physical = &core.memory.physical;
         let limit = match physical.limit {
             0 => "none".into(),

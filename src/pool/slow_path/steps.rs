@@ -152,10 +152,7 @@ impl SlowPath<'_, '_> {
             }
         }
         let owner = self.requester.owner(pool.options.pinned);
-        let (id, from) = free_space.take_either(owner, want.size, want.align, cut, end)?;
-        if self.requester.is_capture() && from == owner {
-            self.core.memory.counts.end_pending(want.size);
-        }
+        let (id, _) = free_space.take_either(owner, want.size, want.align, cut, end)?;
         Some(id)
     }
 

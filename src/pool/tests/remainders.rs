@@ -3,7 +3,6 @@
 
 use super::{Bench, MIB, RESIZABLE};
 use crate::driver::sim::SimConfig;
-use crate::pool::reclaim::pending::Freed;
 use crate::pool::{Pool, WINDOWS};
 use crate::sync::breaking;
 use crate::trace::random::Random;
@@ -12,11 +11,8 @@ impl Pool {
     /// How many remainders are pending.
     fn remainders(&self) -> usize {
         let core = self.core.lock();
-        let remainders = core
-            .reclaimer
-            .pending
-            .freed()
-            .filter(|freed| matches!(freed, Freed::Remainder(_)));
+        let sets = core.reclaimer.pending.sets.iter();
+        let remainders = sets.filter(|(_, set)| !set.streams().is_empty() && set.pieces().is_empty());
         remainders.count()
     }
 }

@@ -58,7 +58,7 @@ impl PendingFrees {
         self.unused_events
             .values_mut()
             .for_each(|events| events.retain(|unused| *unused != event));
-        self.per_free_events.forget_event(event);
+        self.sets.lose_events(|_, of| of == event);
         for events in self.completion_events.values_mut() {
             if let Some(at) = events
                 .events
@@ -68,9 +68,8 @@ impl PendingFrees {
                 events.events.drain(..=at);
             }
         }
-        for batch in &mut self.batches {
-            batch.events.retain(|(_, recorded)| *recorded != Some(event));
-        }
+        self.sets
+            .change_batches(|_, batch| batch.events.retain(|(_, recorded)| *recorded != Some(event)));
     }
 
     /// Destroys every event that nothing waits for, in contexts that `ours` accepts.

@@ -1,11 +1,13 @@
 //! What has completed of what was freed.
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use super::{CompletionEvents, Freed, PendingFrees};
-use crate::driver::{Context, DriverError, Event};
+use super::{CompletionEvents, PendingFrees};
+use crate::driver::{Context, DriverError, Event, Failure};
 use crate::pool::driver_calls::DriverCalls;
 use crate::pool::free_space::{FreeSpace, Owner};
+use crate::pool::reclaim::sets::{Set, SetId, Sets, Wait};
 use crate::pool::reclaim::synchronization::Synchronization;
 
 /// The most events that a request which misses its cache asks, while it has other ways to get memory.
@@ -65,11 +67,15 @@ impl Asks {
     }
 }
 
-/// What every stream may use now.
+/// What a poll has found.
 #[derive(Default)]
 pub struct Polled {
-    /// Single blocks and tails.
-    pub freed: Vec<Freed>,
+    /// The sets whose wait is over.
+    pub complete: Vec<Set>,
+    /// The sets whose events do not answer or are gone: a wait for everything covers them, too.
+    pub lost: Vec<Set>,
+    /// The owners of which more is complete than before.
+    raised: BTreeSet<Owner>,
     /// Contexts whose events were queried, and that are gone.
     pub gone: Vec<Context>,
     /// A query that failed, and the context of its event.
@@ -173,19 +179,14 @@ impl PendingFrees {
         }
         asks.asked(most - queries.left);
         let mut polled = queries.polled;
-        let completion_events = &self.completion_events;
-        let is_over = |(owner, event_number): &(Owner, u64)| {
-            completion_events
-                .get(owner)
-                .is_none_or(|events| events.complete >= *event_number)
-        };
-        polled.freed.extend(self.behind.take_complete(is_over));
+        self.complete_streams(&mut polled);
+        self.poll_events(calls, &mut polled);
         polled
     }
 
     /// Batches complete in the order they were made, except for contexts that come and go.
     fn poll_batches(&mut self, queries: &mut Queries<'_, impl Fn(Context) -> Option<bool>>) {
-        while let Some(batch) = self.batches.front_mut() {
+        while let Some((id, batch)) = self.sets.oldest_batch() {
             while let Some((context, Some(event))) = batch.events.last().copied() {
                 if !queries.is_complete(context, event) {
                     break;
@@ -196,14 +197,80 @@ impl PendingFrees {
             if !batch.events.is_empty() {
                 break;
             }
-            queries.polled.freed.append(&mut batch.freed);
-            for (owner, number) in batch.covers.drain(..) {
+            for (owner, number) in std::mem::take(&mut batch.covers) {
                 if let Some(events) = self.completion_events.get_mut(&owner) {
                     events.complete = events.complete.max(number);
                     events.batches -= 1;
+                    queries.polled.raised.insert(owner);
                 }
             }
-            self.batches.pop_front();
+            queries.polled.complete.extend(self.sets.remove(id));
+        }
+    }
+
+    /// What waits for streams, as far as these are complete now.
+    fn complete_streams(&mut self, polled: &mut Polled) {
+        let mut complete: Vec<(SetId, Set)> = Vec::new();
+        let events = &self.completion_events;
+        let is_complete =
+            |(owner, number): &(Owner, u64)| events.get(owner).is_none_or(|events| events.complete >= *number);
+        for owner in std::mem::take(&mut polled.raised) {
+            let through = events.get(&owner).map_or(0, |events| events.complete);
+            complete.append(&mut self.sets.complete_stream(owner, through, is_complete));
+        }
+        complete.sort_by_key(|(id, _)| *id);
+        polled.complete.extend(complete.into_iter().map(|(_, set)| set));
+    }
+
+    /// As [`PendingFrees::poll`], for sets that wait for an event of their own.
+    pub fn poll_own_events(&mut self, calls: &DriverCalls) -> Polled {
+        let mut polled = Polled::default();
+        self.poll_events(calls, &mut polled);
+        polled
+    }
+
+    /// Asks each handle's sets that wait for an event of their own, oldest first, though behind a handle that came back they
+    /// may complete in another order. An event that does not answer is left alone: its context may be gone, another context
+    /// may have its handle, and the event may be that context's. A driver without ids cannot say so beforehand. So a query
+    /// may meet the application's event, and end the capture that it is recorded in.
+    fn poll_events(&mut self, calls: &DriverCalls, polled: &mut Polled) {
+        let handles: Vec<_> = self.sets.handles().copied().collect();
+        for key in handles {
+            let oldest = |sets: &Sets| match sets.of_handle(&key).next()? {
+                (
+                    id,
+                    Set {
+                        wait: Wait::Event(context, event),
+                        ..
+                    },
+                ) => Some((id, *context, *event)),
+                _ => None,
+            };
+            while let Some((id, context, event)) = oldest(&self.sets) {
+                let answer = event.map(|event| calls.query(|driver| driver.event_query(event)));
+                let (sets, serves_again) = match answer {
+                    Some(Ok(true)) => (&mut polled.complete, true),
+                    // The work in other contexts that its stream had waited for is not gone with its own context.
+                    None => (&mut polled.lost, false),
+                    Some(Ok(false)) => break,
+                    // The event went with its context, whichever context has the handle now.
+                    Some(Err(error)) if error.failure == Failure::ContextDestroyed => {
+                        polled.failed = Some((context, error));
+                        (&mut polled.lost, false)
+                    }
+                    Some(Err(error)) if error.failure.is_dead() || error.failure == Failure::Capture => {
+                        if error.failure.is_dead() {
+                            polled.failed = Some((context, error));
+                        }
+                        break;
+                    }
+                    Some(Err(_)) => (&mut polled.lost, false),
+                };
+                sets.extend(self.sets.remove(id));
+                if let Some(event) = event.filter(|_| serves_again) {
+                    self.keep_event(context, event);
+                }
+            }
         }
     }
 
@@ -214,6 +281,7 @@ impl PendingFrees {
         };
         let completed = queries.completed(events);
         if !completed.is_empty() {
+            queries.polled.raised.insert(owner);
             self.unused_events.entry(events.context).or_default().extend(completed);
         }
         if events.events.is_empty() {

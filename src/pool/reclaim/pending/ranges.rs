@@ -1,10 +1,10 @@
-//! Dedicated allocations that a stream has freed, and the remainders of those that it took back.
+//! Dedicated allocations that a stream has freed, and what it may not use yet of those that it took back.
 
-use super::behind::Behind;
-use super::{Batch, Freed, PendingFrees};
+use super::PendingFrees;
 use crate::driver::{Context, Event};
 use crate::pool::free_space::Owner;
 use crate::pool::physical::dedicated_memory::DedicatedMemory;
+use crate::pool::reclaim::sets::{Asker, Freed, Held, Set, SetId, Wait};
 
 impl PendingFrees {
     /// How many dedicated allocations `owner`'s stream has that are not freed yet.
@@ -19,61 +19,61 @@ impl PendingFrees {
         }
     }
 
-    /// Whether `owner`'s stream has freed resizable blocks that wait for a completion event.
-    pub fn has_ranges_behind(&self, owner: Owner) -> bool {
-        let resizable = |freed: &Freed| matches!(freed, Freed::Dedicated(block) if block.resizable);
-        let mut behind = self.behind.iter();
-        behind.any(|behind| behind.is_only(owner) && resizable(&behind.freed))
+    /// The dedicated allocations that `owner`'s stream has freed and that wait for its completion events: each with the set
+    /// that it is, and the number of the event.
+    fn ranges_of(&self, owner: Owner) -> impl Iterator<Item = (SetId, u64, &DedicatedMemory)> {
+        let own = self.sets.of_stream(owner);
+        let own = own.filter(move |(_, set)| set.asker == Asker::Stream(owner));
+        own.filter_map(|(id, set)| Some((id, set.streams().first()?.1, set.range()?)))
     }
 
-    /// Takes back the smallest resizable block that `owner`'s stream has freed and that `fits`, for that stream. Returns
-    /// the number of the completion event that it waits for, too. `fits` is also passed whether an event covers it.
+    /// Whether `owner`'s stream has freed resizable blocks that wait for a completion event.
+    pub fn has_ranges_behind(&self, owner: Owner) -> bool {
+        self.ranges_of(owner).any(|(_, _, block)| block.resizable)
+    }
+
+    /// Takes back the smallest resizable block that `owner`'s stream has freed and that `fits`, for that stream. What it
+    /// waited for goes on: the number of that set is returned, too. `fits` is also passed whether an event covers the block.
     pub fn take_range_behind(
         &mut self,
         owner: Owner,
         fits: impl Fn(&DedicatedMemory, bool) -> bool,
-    ) -> Option<(Box<DedicatedMemory>, u64)> {
+    ) -> Option<(Box<DedicatedMemory>, SetId)> {
         // A growth is no reason for a synchronization.
-        let recorded = |batch: &&Batch| batch.events.iter().all(|(_, event)| event.is_some());
-        let covers = self.batches.iter().filter(recorded).flat_map(|batch| &batch.covers);
+        let recorded = self.sets.batches().filter(|(_, batch)| batch.is_recorded());
+        let covers = recorded.flat_map(|(_, batch)| &batch.covers);
         let by_batches = covers.filter(|(of, _)| *of == owner).map(|(_, number)| *number);
         let covered = by_batches.fold(self.last_event_number(owner), u64::max);
-        let behind = self.behind.iter().enumerate();
-        let fitting = behind.filter_map(|(at, behind)| match &behind.freed {
-            Freed::Dedicated(block) if behind.is_only(owner) && fits(block, behind.last() <= covered) => {
-                Some((at, block.committed()))
-            }
-            _ => None,
-        });
-        let (at, _) = fitting.min_by_key(|(_, committed)| *committed)?;
-        let behind = self.behind.remove(at);
-        let last = behind.last();
-        match behind.freed {
-            Freed::Dedicated(block) => Some((block, last)),
-            _ => None,
-        }
+        let fitting = self
+            .ranges_of(owner)
+            .filter(|(_, number, block)| fits(block, *number <= covered));
+        let (id, number, _) = fitting.min_by_key(|(_, _, block)| block.committed())?;
+        let Held::Pieces(mut pieces) = self.sets.remove(id)?.held else {
+            return None;
+        };
+        let Freed::Dedicated(block) = pieces.pop()? else {
+            return None;
+        };
+        let rest = self.sets.insert_empty(Wait::Streams(vec![(owner, number)]));
+        Some((block, rest))
     }
 
-    /// Forgets the remainder of that number, if it waits for `owner`'s stream alone: a later one does, too.
+    /// Forgets what a live block may not use yet: a later set of its stream is no less.
     pub fn drop_remainder(&mut self, owner: Owner, number: u64) {
-        let is_it = |freed: &Freed| matches!(freed, Freed::Remainder(of) if *of == number);
-        let mut behind = self.behind.iter();
-        if let Some(at) = behind.position(|behind| behind.is_only(owner) && is_it(&behind.freed)) {
-            self.behind.remove(at);
+        let alone = |set: &Set| set.streams().iter().all(|(of, _)| *of == owner);
+        if self.sets.get(SetId::of(number)).is_some_and(alone) {
+            self.sets.remove(SetId::of(number));
         }
     }
 
-    /// Whether the remainder of that number is pending.
+    /// Whether a live block may not use yet what that set is.
     pub fn has_remainder(&self, number: u64) -> bool {
-        self.freed()
-            .any(|freed| matches!(freed, Freed::Remainder(of) if *of == number))
+        self.sets.get(SetId::of(number)).is_some()
     }
 
-    /// The completion event to wait for until the remainder of that number is no longer pending; none where another event
-    /// covers it.
+    /// The completion event to wait for until that set is complete; none where another event covers it.
     pub fn event_of_remainder(&self, number: u64) -> Option<(Context, Event)> {
-        let of = |behind: &&Behind| matches!(behind.freed, Freed::Remainder(of) if of == number);
-        let (owner, after) = self.behind.iter().find(of)?.events.first().copied()?;
+        let (owner, after) = *self.sets.get(SetId::of(number))?.streams().first()?;
         let events = self.completion_events.get(&owner)?;
         let (_, event) = events.events.iter().find(|(number, _)| *number >= after)?;
         Some((events.context, *event))
@@ -82,7 +82,6 @@ impl PendingFrees {
     /// Whether a dedicated allocation that was freed on a stream waits for a completion event that is not recorded yet.
     pub fn has_uncovered_ranges(&self) -> bool {
         let uncovered = |(owner, number): &(Owner, u64)| *number > self.last_event_number(*owner);
-        let mut behind = self.behind.iter();
-        behind.any(|behind| matches!(behind.freed, Freed::Dedicated(_)) && behind.events.iter().any(uncovered))
+        self.sets.ranges().any(|set| set.streams().iter().any(uncovered))
     }
 }

@@ -1,13 +1,13 @@
 //! Frees on streams without ids: an event is recorded for each.
 
-use super::{MAX_WAITING, PendingMemory};
+use super::MAX_WAITING;
 use crate::driver::{Capture, Context, Event, Stream};
 use crate::history::Action;
 use crate::pool::counters::FreedBytes;
 use crate::pool::free_space::{NodeId, Owner};
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::free::FreedOn;
-use crate::pool::reclaim::pending::Freed;
+use crate::pool::reclaim::sets::Freed;
 use crate::pool::stream_cache::Key;
 use crate::pool::stream_cache::block::Block;
 use crate::pool::{Core, Memory, Pool};
@@ -27,10 +27,9 @@ impl Pool {
         let owner = match number {
             0 if block.stream_uses.load(Ordering::Relaxed) == 0 => {
                 let recorded = reclaimer.record_event_behind(self, memory, stream);
-                recorded.map(|(context, event)| {
+                recorded.map(|at| {
                     let owner = memory.free_space.add_owner();
-                    let events = &mut reclaimer.pending.per_free_events;
-                    events.push(key, context, event, PendingMemory::Space(owner));
+                    reclaimer.wait_for_event(key, at, owner);
                     owner
                 })
             }
@@ -49,13 +48,11 @@ impl Pool {
             requested: block.requested.load(Ordering::Relaxed),
             resizes: 0,
         };
-        let action = if number == 0 {
-            self.count_free(&mut memory.counts, bytes);
-            Action::Freed
-        } else {
-            // Memory of a capture stays pending for every other stream.
-            self.count_pending_free(&mut memory.counts, bytes);
-            Action::FreeRequested
+        self.count_free(&mut memory.counts, bytes);
+        // Memory of a capture stays pending for every other stream.
+        let action = match number {
+            0 => Action::Freed,
+            _ => Action::FreeRequested,
         };
         self.record_freed(action, id, Some(stream));
         self.end_block(&memory.free_space, id);
@@ -94,11 +91,9 @@ impl Pool {
             requested: 0,
             resizes,
         };
-        self.count_pending_free(&mut memory.counts, bytes);
+        self.count_free(&mut memory.counts, bytes);
         self.record_dedicated_free(&block, Some(stream));
-        let memory = PendingMemory::Dedicated(Freed::Dedicated(block));
-        let events = &mut reclaimer.pending.per_free_events;
-        events.push(key, context, event, memory);
+        reclaimer.wait_for_event_of_range(key, (context, event), Freed::Dedicated(block), memory);
         true
     }
 }
@@ -129,10 +124,10 @@ impl Reclaimer {
         if pool.calls.query(|driver| driver.look_for_capture(stream)) != Ok(Capture::None) {
             return None;
         }
-        if self.pending.per_free_events.count >= MAX_WAITING {
-            self.poll_per_free_events(pool, memory).ok()?;
+        if self.pending.sets.events() >= MAX_WAITING {
+            self.poll_own_events(pool, memory).ok()?;
         }
-        if self.pending.per_free_events.count >= MAX_WAITING {
+        if self.pending.sets.events() >= MAX_WAITING {
             return None;
         }
         let record = |event| pool.calls.submit(|driver| driver.event_record(event, stream));
@@ -142,7 +137,7 @@ impl Reclaimer {
         }
         let fresh = self.pending.new_event(&pool.calls, context);
         if let Some(event) = fresh.ok().filter(|event| record(*event).is_ok()) {
-            // The refusal concerned the spare event only. That event is left alone, as in `query_per_free_events`.
+            // The refusal concerned the spare event only. That event is left alone, as in `poll_events`.
             return Some((context, event));
         }
         if let Ok(event) = fresh {

@@ -1,8 +1,7 @@
 //! Memory that was freed on streams without ids, for a stream that is made to wait for the frees.
 
-use super::PendingMemory;
-use crate::driver::Event;
-use crate::pool::free_space::{NodeId, Owner};
+use super::Space;
+use crate::pool::free_space::NodeId;
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::stream_cache::Key;
 use crate::pool::stream_cache::block::Blocks;
@@ -33,23 +32,19 @@ impl Reclaimer {
     ) -> Option<NodeId> {
         let near = |key: &Key| reach == Reach::Any || *key == view.cache.key;
         let free_space = &mut memory.free_space;
-        let mut found = Vec::new();
-        if !self.pending.per_free_events.by.keys().any(near) {
+        let keys: Vec<Key> = self.pending.sets.handles().copied().filter(near).collect();
+        if keys.is_empty() {
             return None;
         }
         let here = pool.calls.query(|driver| driver.stream_context(view.stream)).ok()?;
-        for (key, entries) in self.pending.per_free_events.by.iter().filter(|(key, _)| near(key)) {
-            for entry in entries.iter().filter(|entry| entry.context == here) {
-                if let (PendingMemory::Space(owner), Some(event)) = (&entry.memory, entry.event) {
-                    let bytes = free_space.free_bytes(*owner);
-                    if bytes == want.size || bytes > want.size && reach != Reach::Exact {
-                        found.push((bytes, entry.number, *key, entry.context, *owner, event));
-                    }
-                }
-            }
-        }
-        sort::by_key(&mut found, |(bytes, number, ..)| (*bytes, *number));
-        for (_, number, key, context, owner, event) in found {
+        let spaces = keys.iter().flat_map(|key| self.spaces(key, here));
+        let fits = |(bytes, _): &(u64, Space)| *bytes == want.size || *bytes > want.size && reach != Reach::Exact;
+        let found = spaces
+            .map(|space| (free_space.free_bytes(space.owner), space))
+            .filter(fits);
+        let mut found: Vec<(u64, Space)> = found.collect();
+        sort::by_key(&mut found, |(bytes, space)| (*bytes, space.set.number()));
+        for (_, Space { set, owner, event }) in found {
             let Some(id) = free_space.take(owner, want.size, want.align) else {
                 continue;
             };
@@ -68,8 +63,8 @@ impl Reclaimer {
             }
             if free_space.free_bytes(owner) == 0 {
                 free_space.remove_owner(owner);
-                self.pending.per_free_events.remove(key, number);
-                self.pending.keep_event(context, event);
+                self.pending.sets.remove(set);
+                self.pending.keep_event(here, event);
             }
             return Some(id);
         }
@@ -86,42 +81,35 @@ impl Reclaimer {
         view: &StreamView<'_>,
     ) -> Option<NodeId> {
         let here = pool.calls.query(|driver| driver.stream_context(view.stream)).ok()?;
-        let entries = self.pending.per_free_events.within(here);
-        let spaces: Vec<(Owner, Event)> = entries
-            .filter_map(|entry| match (&entry.memory, entry.event) {
-                (PendingMemory::Space(owner), Some(event)) => Some((*owner, event)),
-                _ => None,
-            })
-            .collect();
+        let keys: Vec<Key> = self.pending.sets.handles().copied().collect();
+        let spaces: Vec<Space> = keys.iter().flat_map(|key| self.spaces(key, here)).collect();
         let bytes: u64 = spaces
             .iter()
-            .map(|(owner, _)| memory.free_space.free_bytes(*owner))
+            .map(|space| memory.free_space.free_bytes(space.owner))
             .sum();
         if spaces.len() < 2 || bytes < want.size {
             return None;
         }
-        for (_, event) in &spaces {
+        for space in &spaces {
             let waits = pool
                 .calls
-                .submit(|driver| driver.stream_wait_event(view.stream, *event));
+                .submit(|driver| driver.stream_wait_event(view.stream, space.event));
             waits
                 .inspect_err(|error| tracing::debug!(%error, "a stream could not be made to wait for what was freed"))
                 .ok()?;
         }
-        let (context, event) = self.record_event_behind(pool, memory, view.stream)?;
+        let at = self.record_event_behind(pool, memory, view.stream)?;
         let free_space = &mut memory.free_space;
         let all = free_space.add_owner();
-        for entry in self.pending.per_free_events.take_spaces(here) {
-            if let PendingMemory::Space(owner) = entry.memory {
+        // The event may have been recorded only after some of them were found complete.
+        for Space { set, owner, event } in spaces {
+            if self.pending.sets.remove(set).is_some() {
                 free_space.transfer(owner, all, u64::MAX, 0);
                 free_space.remove_owner(owner);
-            }
-            if let Some(event) = entry.event {
-                self.pending.keep_event(entry.context, event);
+                self.pending.keep_event(here, event);
             }
         }
-        let events = &mut self.pending.per_free_events;
-        events.push(view.cache.key, context, event, PendingMemory::Space(all));
+        self.wait_for_event(view.cache.key, at, all);
         let id = free_space.take(all, want.size, want.align)?;
         if id > Blocks::MAX {
             free_space.put_back(id, all);

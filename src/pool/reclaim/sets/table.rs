@@ -1,0 +1,334 @@
+//! The table of all sets, with what finds those whose wait may be over.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
+
+use super::{Account, Asker, Batch, Freed, Held, Set, SetId, Wait};
+use crate::driver::{Context, Event};
+use crate::pool::free_space::{FreeSpace, Owner};
+use crate::pool::stream_cache::Key;
+use crate::sync::HashMap;
+
+/// All sets of a pool. What ends a wait finds its sets at once: each is registered for what it waits for first.
+#[derive(Default)]
+pub struct Sets {
+    sets: BTreeMap<SetId, Set>,
+    /// The number of the last one.
+    last: u64,
+    account: Account,
+    /// The set that waits for events that are not recorded yet.
+    filed: Option<SetId>,
+    /// How many pieces of it are no blocks of the pool's range.
+    filed_ranges: usize,
+    /// Those that wait for contexts, oldest first.
+    batches: VecDeque<SetId>,
+    /// Those that wait for streams, each at the first of its owners whose event is not complete, and that number.
+    streams: BTreeMap<(Owner, u64), Vec<SetId>>,
+    /// Blocks among them. Several streams used them, so these sets wait for other owners, too.
+    shared: BTreeSet<SetId>,
+    /// Those that wait for an event of their own, by the handle on which they were freed, oldest first.
+    handles: HashMap<Key, VecDeque<SetId>>,
+    /// How many those are.
+    events: usize,
+}
+
+impl Sets {
+    /// Adds a set of `freed`.
+    pub fn insert(&mut self, asker: Asker, wait: Wait, freed: Freed, free_space: &FreeSpace) -> SetId {
+        let bytes = freed.bytes(free_space);
+        self.add(asker, wait, Held::Pieces(vec![freed]), bytes)
+    }
+
+    /// Adds a set of no piece.
+    pub fn insert_empty(&mut self, wait: Wait) -> SetId {
+        self.add(Asker::NoOne, wait, Held::Pieces(Vec::new()), 0)
+    }
+
+    /// Adds a set of the free space of `owner`, from which the asker's requests are cut.
+    pub fn insert_space(&mut self, asker: Asker, wait: Wait, owner: Owner) -> SetId {
+        self.add(asker, wait, Held::Space(owner), 0)
+    }
+
+    fn add(&mut self, asker: Asker, wait: Wait, held: Held, bytes: u64) -> SetId {
+        self.last += 1;
+        let id = SetId(self.last);
+        *self.account.of(&wait) += bytes;
+        match &wait {
+            Wait::Filed => self.filed = Some(id),
+            Wait::Contexts(_) => self.batches.push_back(id),
+            Wait::Streams(streams) => {
+                // A new set waits for events that are not recorded yet, or not complete.
+                self.streams.entry(streams[0]).or_default().push(id);
+                let blocks = matches!(&held, Held::Pieces(pieces) if matches!(pieces[..], [Freed::Block { .. }]));
+                if blocks {
+                    self.shared.insert(id);
+                }
+            }
+            Wait::Event(..) => {
+                if let Asker::Handle(key) = asker {
+                    self.handles.entry(key).or_default().push_back(id);
+                    self.events += 1;
+                }
+            }
+            Wait::Graph(_) => {}
+        }
+        let set = Set {
+            asker,
+            wait,
+            held,
+            bytes,
+        };
+        self.sets.insert(id, set);
+        id
+    }
+
+    /// Adds `freed` to a set.
+    pub fn push(&mut self, id: SetId, freed: Freed, free_space: &FreeSpace) {
+        let Some(set) = self.sets.get_mut(&id) else { return };
+        let bytes = freed.bytes(free_space);
+        if let Held::Pieces(pieces) = &mut set.held {
+            set.bytes += bytes;
+            *self.account.of(&set.wait) += bytes;
+            pieces.push(freed);
+        }
+    }
+
+    /// Adds what no event covers yet.
+    pub fn file(&mut self, freed: Freed, free_space: &FreeSpace) {
+        self.filed_ranges += usize::from(!matches!(freed, Freed::Block { .. }));
+        match self.filed {
+            Some(id) => self.push(id, freed, free_space),
+            None => {
+                self.insert(Asker::NoOne, Wait::Filed, freed, free_space);
+            }
+        }
+    }
+
+    /// Adds a block that is reusable once the events of all these owners are complete. Blocks that wait for the same are one
+    /// set.
+    pub fn wait_for_streams(&mut self, streams: Vec<(Owner, u64)>, freed: Freed, free_space: &FreeSpace) {
+        let same = |id: &&SetId| self.shared.contains(id) && self.sets[id].streams() == streams;
+        match self.streams.get(&streams[0]).and_then(|ids| ids.iter().find(same)) {
+            Some(id) => self.push(*id, freed, free_space),
+            None => {
+                self.insert(Asker::NoOne, Wait::Streams(streams), freed, free_space);
+            }
+        }
+    }
+
+    /// Events were recorded: what none covered waits for them from now on.
+    pub fn cover(&mut self, batch: Batch) {
+        let Some(id) = self.filed.take() else {
+            self.insert_empty(Wait::Contexts(batch));
+            return;
+        };
+        self.filed_ranges = 0;
+        self.batches.push_back(id);
+        if let Some(set) = self.sets.get_mut(&id) {
+            *self.account.of(&set.wait) -= set.bytes;
+            set.wait = Wait::Contexts(batch);
+            *self.account.of(&set.wait) += set.bytes;
+        }
+    }
+
+    /// The events of `owner` up to `through` are complete. Sets that wait for other owners, too, wait for the first one that
+    /// is not complete from now on. Returns the others.
+    pub fn complete_stream(
+        &mut self,
+        owner: Owner,
+        through: u64,
+        is_complete: impl Fn(&(Owner, u64)) -> bool,
+    ) -> Vec<(SetId, Set)> {
+        let mut complete = Vec::new();
+        while let Some((at, _)) = self.streams.range((owner, 0)..=(owner, through)).next() {
+            let at = *at;
+            for id in self.streams.remove(&at).unwrap_or_default() {
+                let streams = self.sets.get(&id).map_or(&[][..], Set::streams);
+                match streams.iter().find(|stream| !is_complete(stream)).copied() {
+                    Some(next) => self.streams.entry(next).or_default().push(id),
+                    None => complete.extend(self.remove(id).map(|set| (id, set))),
+                }
+            }
+        }
+        complete
+    }
+
+    /// Takes a set out.
+    pub fn remove(&mut self, id: SetId) -> Option<Set> {
+        let set = self.sets.remove(&id)?;
+        *self.account.of(&set.wait) -= set.bytes;
+        match &set.wait {
+            Wait::Filed => (self.filed, self.filed_ranges) = (None, 0),
+            Wait::Contexts(_) => self.batches.retain(|of| *of != id),
+            Wait::Streams(streams) => {
+                self.shared.remove(&id);
+                for at in streams {
+                    if let Some(ids) = self.streams.get_mut(at) {
+                        ids.retain(|of| *of != id);
+                        if ids.is_empty() {
+                            self.streams.remove(at);
+                        }
+                    }
+                }
+            }
+            Wait::Event(..) => {
+                if let Asker::Handle(key) = &set.asker
+                    && let Some(ids) = self.handles.get_mut(key)
+                {
+                    self.events -= 1;
+                    ids.retain(|of| *of != id);
+                    if ids.is_empty() {
+                        self.handles.remove(key);
+                    }
+                }
+            }
+            Wait::Graph(_) => {}
+        }
+        Some(set)
+    }
+
+    /// The set of that number, if it still waits.
+    pub fn get(&self, id: SetId) -> Option<&Set> {
+        self.sets.get(&id)
+    }
+
+    /// All sets, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = (SetId, &Set)> {
+        self.sets.iter().map(|(id, set)| (*id, set))
+    }
+
+    /// Bytes by what they wait for.
+    pub fn account(&self) -> Account {
+        self.account
+    }
+
+    /// How many pieces were filed.
+    pub fn filed_pieces(&self) -> usize {
+        let set = self.filed.and_then(|id| self.sets.get(&id));
+        set.map_or(0, |set| set.pieces().len())
+    }
+
+    /// Whether ranges of their own, or parts of them, are among these.
+    pub fn has_filed_ranges(&self) -> bool {
+        self.filed_ranges > 0
+    }
+
+    /// Those that wait for contexts, oldest first.
+    pub fn batches(&self) -> impl DoubleEndedIterator<Item = (SetId, &Batch)> {
+        self.batches.iter().filter_map(|id| match &self.sets.get(id)?.wait {
+            Wait::Contexts(batch) => Some((*id, batch)),
+            _ => None,
+        })
+    }
+
+    /// Changes the events of each set that waits for contexts.
+    pub fn change_batches(&mut self, mut change: impl FnMut(SetId, &mut Batch)) {
+        for id in &self.batches {
+            if let Some(Wait::Contexts(batch)) = self.sets.get_mut(id).map(|set| &mut set.wait) {
+                change(*id, batch);
+            }
+        }
+    }
+
+    /// The events of the oldest set that waits for contexts.
+    pub fn oldest_batch(&mut self) -> Option<(SetId, &mut Batch)> {
+        let id = *self.batches.front()?;
+        match &mut self.sets.get_mut(&id)?.wait {
+            Wait::Contexts(batch) => Some((id, batch)),
+            _ => None,
+        }
+    }
+
+    /// Those that wait for `owner` first.
+    pub fn of_stream(&self, owner: Owner) -> impl Iterator<Item = (SetId, &Set)> {
+        let first = self.streams.range((owner, 0)..=(owner, u64::MAX));
+        first.flat_map(|(_, ids)| ids).map(|id| (*id, &self.sets[id]))
+    }
+
+    /// Those that wait for several streams, since these used their blocks.
+    pub fn shared(&self) -> impl Iterator<Item = &Set> {
+        self.shared.iter().map(|id| &self.sets[id])
+    }
+
+    /// Those that are ranges of their own, each of which its stream may take back.
+    pub fn ranges(&self) -> impl Iterator<Item = &Set> {
+        let sets = self.streams.values().flatten().map(|id| &self.sets[id]);
+        sets.filter(|set| set.range().is_some())
+    }
+
+    /// Whether a set waits for an event of `owner` beyond number `last`.
+    pub fn waits_for(&self, owner: Owner, last: u64) -> bool {
+        let beyond = |(of, number): &(Owner, u64)| *of == owner && *number > last;
+        let beyond_last = (Bound::Excluded((owner, last)), Bound::Included((owner, u64::MAX)));
+        self.streams.range(beyond_last).next().is_some() || self.shared().any(|set| set.streams().iter().any(beyond))
+    }
+
+    /// The handles on which sets were freed that wait for an event of their own.
+    pub fn handles(&self) -> impl Iterator<Item = &Key> {
+        self.handles.keys()
+    }
+
+    /// Those that were freed on the handle of `key`, oldest first.
+    pub fn of_handle(&self, key: &Key) -> impl Iterator<Item = (SetId, &Set)> {
+        let ids = self.handles.get(key).into_iter().flatten();
+        ids.map(|id| (*id, &self.sets[id]))
+    }
+
+    /// How many sets wait for an event of their own.
+    pub fn events(&self) -> usize {
+        self.events
+    }
+
+    /// The oldest set that waits for an event of its own.
+    pub fn oldest_event(&self) -> Option<&Set> {
+        let oldest = self.handles.values().filter_map(VecDeque::front).min()?;
+        self.sets.get(oldest)
+    }
+
+    /// Forgets events that went with their context: `is_lost` says which.
+    pub fn lose_events(&mut self, is_lost: impl Fn(Context, Event) -> bool) {
+        for id in self.handles.values().flatten() {
+            if let Some(Wait::Event(context, event)) = self.sets.get_mut(id).map(|set| &mut set.wait) {
+                *event = event.filter(|event| !is_lost(*context, *event));
+            }
+        }
+    }
+
+    /// Whether nothing waits, but for graphs.
+    pub fn is_empty(&self) -> bool {
+        self.filed.is_none() && self.batches.is_empty() && self.streams.is_empty() && self.events == 0
+    }
+
+    /// Checks that the account is the sum over the sets, and that each set is registered for what it waits for.
+    pub fn validate(&self, free_space: &FreeSpace) -> Result<(), String> {
+        let (mut account, mut events) = (Account::default(), 0);
+        for (id, set) in &self.sets {
+            let bytes: u64 = set.pieces().iter().map(|piece| piece.bytes(free_space)).sum();
+            *account.of(&set.wait) += bytes;
+            let registered = match &set.wait {
+                Wait::Filed => self.filed == Some(*id),
+                Wait::Contexts(_) => self.batches.contains(id),
+                Wait::Streams(streams) => {
+                    let at = |stream| self.streams.get(stream).is_some_and(|ids| ids.contains(id));
+                    streams.iter().filter(|stream| at(*stream)).count() >= 1
+                }
+                Wait::Event(..) => {
+                    events += 1;
+                    let at = |key| self.handles.get(key).is_some_and(|ids| ids.contains(id));
+                    matches!(&set.asker, Asker::Handle(key) if at(key))
+                }
+                Wait::Graph(_) => true,
+            };
+            if !registered {
+                return Err(format!("{id:?} is not registered for what it waits for: {set:?}"));
+            }
+        }
+        match (account, events) == (self.account, self.events) {
+            true => Ok(()),
+            false => Err(format!(
+                "{account:?} and {events} events wait, {self:?}",
+                self = self.account
+            )),
+        }
+    }
+}
