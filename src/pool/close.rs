@@ -35,7 +35,7 @@ impl Pool {
             reclaimer.share_completed(memory, None);
             self.shrink_unused(&mut memory.free_space);
             if broken("what is in use is not unmapped") {
-                for owner in reclaimer.pending.owners() {
+                for owner in memory.free_space.occupied().collect::<Vec<_>>() {
                     memory.free_space.transfer(owner, COMMON, u64::MAX, 0);
                 }
             }
@@ -73,8 +73,8 @@ impl Pool {
         }
         reclaimer.poll(self, memory)?;
         reclaimer.share_completed(memory, None);
-        let free = |owner| memory.free_space.free_bytes(owner) > 0;
-        if memory.physical.reserved() > keep && reclaimer.pending.owners().into_iter().any(free) {
+        let of_streams = |owner| reclaimer.pending.is_owner(owner);
+        if memory.physical.reserved() > keep && memory.free_space.occupied().any(of_streams) {
             // Streams that are active record an event at their next request.
             self.pressure_epoch.fetch_add(1, Ordering::Relaxed);
         }

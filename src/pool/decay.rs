@@ -132,12 +132,11 @@ impl Pool {
     fn set_idle_apart(&self, core: &mut MutexGuard<'_, Core>) -> Result<()> {
         let page = core.memory.physical.page;
         let free_space = &core.memory.free_space;
-        let mut owners = core.reclaimer.pending.owners();
-        owners.retain(|owner| free_space.idle(*owner) >= page);
+        let owners = core.reclaimer.pending.owners();
+        let owners: BTreeSet<Owner> = owners.filter(|owner| free_space.idle(*owner) >= page).collect();
         if owners.is_empty() {
             return Ok(());
         }
-        let owners: BTreeSet<Owner> = owners.into_iter().collect();
         let (mut ranges, mut from): (Vec<FreeRange>, _) = (Vec::new(), Some(1));
         while let Some(at) = from {
             from = core.memory.free_space.look(at, SLICE, |range| {
@@ -169,14 +168,13 @@ impl Pool {
             decay,
             ..
         } = core;
-        let owners = reclaimer.pending.owners();
         let free_space = &memory.free_space;
-        let waiting = || owners.iter().filter(|owner| free_space.has_guests(**owner));
+        let waiting = || free_space.hosts().filter(|owner| reclaimer.pending.is_owner(*owner));
         if waiting().next().is_some() {
             self.pressure_epoch.fetch_add(1, Ordering::Relaxed);
         }
         // A stream that requested nothing throughout a window may have ended, or have no more work.
-        let inactive = waiting().any(|owner| !free_space.requested(*owner));
+        let inactive = waiting().any(|owner| !free_space.requested(owner));
         let uncovered = reclaimer.pending.sets.filed_pieces() > 0 || reclaimer.pending.has_uncovered_ranges();
         let was_uncovered = std::mem::replace(&mut decay.uncovered, uncovered);
         let wanted = (inactive || uncovered && was_uncovered) && !reclaimer.pending.has_batches();

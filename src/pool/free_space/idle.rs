@@ -120,11 +120,6 @@ impl FreeSpace {
         (end < self.nodes.len()).then_some(end as NodeId)
     }
 
-    /// Whether `owner` has guests, whose work has not completed or is not covered.
-    pub fn has_guests(&self, owner: Owner) -> bool {
-        self.spaces[owner.0 as usize].guests > 0
-    }
-
     /// Sets `size` bytes at `offset` in `range`, which are idle, apart: their home is common free space. They go there at once
     /// if they are behind an event up to `complete`, and otherwise once their work has completed. Until then they do not
     /// coalesce with what the owner frees later. False where the range has changed since it was found.

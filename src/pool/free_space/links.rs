@@ -25,8 +25,9 @@ impl FreeSpace {
         }
         let space = &mut self.spaces[owner.0 as usize];
         space.bytes -= size;
+        self.note_occupied(owner);
         match older {
-            0 => space.oldest = younger,
+            0 => self.spaces[owner.0 as usize].oldest = younger,
             _ => self.nodes[older as usize].younger = younger,
         }
         match younger {

@@ -26,6 +26,7 @@ mod links;
 #[cfg(test)]
 mod looks;
 mod needs;
+mod owners;
 mod place;
 mod silence;
 #[cfg(test)]
@@ -35,6 +36,7 @@ mod validate;
 pub use cut::Cut;
 pub use fit::{APART, End};
 pub use idle::{FreeRange, IdleBytes, WINDOWS};
+pub use owners::{OwnerMap, OwnerSet};
 pub use place::Place;
 
 use bins::Bins;
@@ -150,6 +152,10 @@ pub struct FreeSpace {
     unused_nodes: Vec<NodeId>,
     spaces: Vec<OwnerSpace>,
     unused_owners: VecDeque<Owner>,
+    /// The owners that have free space, but for [`COMMON`].
+    occupied: OwnerSet,
+    /// The owners that have guests.
+    hosts: OwnerSet,
     holes: BTreeMap<u64, NodeId>,
     /// The owners whose arenas end at a hole, by that offset.
     fronts: BTreeMap<u64, Owner>,
@@ -197,6 +203,8 @@ impl FreeSpace {
             unused_nodes: Vec::new(),
             spaces: vec![OwnerSpace::new()],
             unused_owners: VecDeque::new(),
+            occupied: OwnerSet::default(),
+            hosts: OwnerSet::default(),
             holes: BTreeMap::from([(0, 1)]),
             fronts: BTreeMap::new(),
             needs: 0,
@@ -213,10 +221,13 @@ impl FreeSpace {
         if let Some(owner) = self.unused_owners.pop_front() {
             let space = &mut self.spaces[owner.0 as usize];
             (space.alive, space.idle) = (true, IdleBytes::default());
+            self.fall_silent(owner);
             return owner;
         }
         self.spaces.push(OwnerSpace::new());
-        Owner(self.spaces.len() as u32 - 1)
+        let owner = Owner(self.spaces.len() as u32 - 1);
+        self.fall_silent(owner);
+        owner
     }
 
     /// Forgets an owner that has no space; false, and no change, where it has space.
@@ -229,7 +240,7 @@ impl FreeSpace {
         if let Some(front) = space.front.take() {
             self.fronts.remove(&front);
         }
-        self.fall_silent(owner);
+        self.forget_presence(owner);
         self.lower_peak(owner);
         self.reuse_number(owner);
         true
@@ -244,6 +255,24 @@ impl FreeSpace {
     /// Bytes free for `owner`.
     pub fn free_bytes(&self, owner: Owner) -> u64 {
         self.spaces[owner.0 as usize].bytes
+    }
+
+    /// The owners that have free space, but for [`COMMON`].
+    pub fn occupied(&self) -> impl Iterator<Item = Owner> {
+        self.occupied.iter()
+    }
+
+    /// The owners that have guests, whose work has not completed or is not covered.
+    pub fn hosts(&self) -> impl Iterator<Item = Owner> {
+        self.hosts.iter()
+    }
+
+    /// Notes whether `owner` has free space and guests, after either has changed.
+    #[inline]
+    fn note_occupied(&mut self, owner: Owner) {
+        let OwnerSpace { bytes, guests, .. } = self.spaces[owner.0 as usize];
+        self.occupied.set(owner, bytes > 0 && owner != COMMON);
+        self.hosts.set(owner, guests > 0);
     }
 
     /// Gives a used node to `owner`'s free space behind `event_number`; it coalesces with `owner`'s adjacent ranges. A
@@ -460,6 +489,7 @@ impl FreeSpace {
             self.spaces[home.0 as usize].named += 1;
         }
         self.spaces[owner.0 as usize].bytes += self.nodes[id as usize].size;
+        self.note_occupied(owner);
         self.link_younger(owner, youngest, id);
         self.add_to_bin(id, owner);
         id

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{COMMON, FreeSpace, Owner};
+use super::{COMMON, FreeSpace, Owner, OwnerSet};
 
 /// Whether the stream of an owner still makes requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub(in crate::pool::free_space) struct LastRequests {
     asked: u64,
     /// The owners that were heard, the one that has requested nothing for longest first.
     owners: BTreeSet<(u64, Owner)>,
+    /// The owners that are silent.
+    silent: OwnerSet,
 }
 
 impl FreeSpace {
@@ -52,12 +54,12 @@ impl FreeSpace {
 
     /// The stream of `owner` has made a request now, or did so since its cache was flushed last.
     pub fn is_heard(&mut self, owner: Owner) {
-        let LastRequests { asked, owners } = &mut self.last_requests;
+        let LastRequests { asked, owners, silent } = &mut self.last_requests;
         let presence = &mut self.spaces[owner.0 as usize].presence;
         match *presence {
-            _ if owner == COMMON => {}
-            Presence::Returned => {}
-            Presence::Heard(last) if last == *asked => {}
+            _ if owner == COMMON => return,
+            Presence::Returned => return,
+            Presence::Heard(last) if last == *asked => return,
             Presence::Silent { bequeathed: true } => *presence = Presence::Returned,
             Presence::Silent { bequeathed: false } | Presence::Heard(_) => {
                 if let Presence::Heard(last) = *presence {
@@ -67,17 +69,18 @@ impl FreeSpace {
                 *presence = Presence::Heard(*asked);
             }
         }
+        silent.set(owner, false);
     }
 
-    /// Whether `owner` is silent. Common free space never is.
-    pub fn is_silent(&self, owner: Owner) -> bool {
-        owner != COMMON && matches!(self.spaces[owner.0 as usize].presence, Presence::Silent { .. })
+    /// The owners that are silent. Common free space never is.
+    pub fn silent(&self) -> impl Iterator<Item = Owner> {
+        self.last_requests.silent.iter()
     }
 
     /// Whether all that a silent owner has is complete: its `event_number` is at most `through`. A stream with work that is
     /// pending is most likely not gone.
     pub fn is_left(&self, owner: Owner, through: u64) -> bool {
-        self.is_silent(owner) && self.last_event(owner) <= through
+        self.last_requests.silent.has(owner) && self.last_event(owner) <= through
     }
 
     /// Whether `owner` has no arena yet.
@@ -100,6 +103,7 @@ impl FreeSpace {
     /// Gives the arena of a silent owner, all of which is complete, to `heir`, and its need expires.
     pub fn bequeath(&mut self, owner: Owner, heir: Owner) {
         self.spaces[owner.0 as usize].presence = Presence::Silent { bequeathed: true };
+        self.last_requests.silent.set(owner, true);
         self.lower_peak(owner);
         self.transfer(owner, heir, u64::MAX, 0);
         if let Some(front) = self.spaces[owner.0 as usize].front.take() {
@@ -114,5 +118,12 @@ impl FreeSpace {
         if let Presence::Heard(last) = std::mem::replace(&mut self.spaces[owner.0 as usize].presence, silent) {
             self.last_requests.owners.remove(&(last, owner));
         }
+        self.last_requests.silent.set(owner, true);
+    }
+
+    /// `owner` serves no stream any more.
+    pub(in crate::pool::free_space) fn forget_presence(&mut self, owner: Owner) {
+        self.fall_silent(owner);
+        self.last_requests.silent.set(owner, false);
     }
 }

@@ -79,6 +79,10 @@ impl FreeSpace {
                     space.used, space.guests
                 ));
             }
+            let (number, is_left) = (super::Owner(owner as u32), space.bytes > 0 && owner != 0);
+            if (self.occupied.has(number), self.hosts.has(number)) != (is_left, space.guests > 0) {
+                return Err(format!("owner {owner} is not where it is looked for"));
+            }
             if space
                 .front
                 .is_some_and(|front| self.fronts.get(&front) != Some(&super::Owner(owner as u32)))

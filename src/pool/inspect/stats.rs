@@ -78,8 +78,8 @@ impl Pool {
     /// queries no event: that could end a capture.
     fn awaiting_work(&self, core: &Core) -> u64 {
         let pending = &core.reclaimer.pending;
-        let owners = pending.owners().into_iter();
-        let free: u64 = owners
+        let free: u64 = pending
+            .owners()
             .map(|owner| core.memory.free_space.bytes_beyond(owner, pending.complete(owner)))
             .sum();
         let cached = self.caches.all().map(|cache| {

@@ -49,7 +49,10 @@ impl Reclaimer {
 
     /// Bytes that streams have freed and that are not common free space.
     pub(in crate::pool) fn bytes_of_streams(&self, memory: &Memory) -> u64 {
-        let owners = self.pending.owners().into_iter();
+        let owners = memory
+            .free_space
+            .occupied()
+            .filter(|owner| self.pending.is_owner(*owner));
         owners.map(|owner| memory.free_space.free_bytes(owner)).sum()
     }
 
@@ -79,7 +82,7 @@ impl Reclaimer {
                 uncovered.push((cache, std::mem::take(&mut inner.uncovered)));
             }
         }
-        owners.extend(self.pending.orphans().into_iter().map(|owner| (owner, u64::MAX)));
+        owners.extend(self.pending.orphans().map(|owner| (owner, u64::MAX)));
         owners.retain(|(owner, _)| memory.free_space.free_bytes(*owner) > 0 || self.pending.has_uncovered(*owner));
         let something = self.pending.sets.filed_pieces() > 0 || !owners.is_empty();
         let covered = something && self.cover_owners(pool, owners);

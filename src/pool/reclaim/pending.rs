@@ -6,11 +6,11 @@
 //! driver has no context events (before CUDA 12.5), the batch owes a synchronization instead. What an event covers
 //! becomes common free space once the event has completed.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use crate::driver::{Context, Event, Result, Stream};
 use crate::pool::driver_calls::DriverCalls;
-use crate::pool::free_space::{FreeSpace, Owner};
+use crate::pool::free_space::{FreeSpace, Owner, OwnerMap, OwnerSet};
 use crate::pool::reclaim::sets::{Asker, Batch, Freed, SetId, Sets, Wait};
 use crate::pool::reclaim::synchronization::Synchronization;
 use crate::sync::HashMap;
@@ -32,8 +32,6 @@ struct CompletionEvents {
     covered: u64,
     /// How many batches that are not complete cover some of its frees.
     batches: usize,
-    /// The stream is gone: no more completion events are recorded for it.
-    orphan: bool,
     /// How many dedicated allocations its stream has that are not freed yet.
     dedicated: u64,
 }
@@ -52,9 +50,11 @@ pub enum Awaited {
 pub struct PendingFrees {
     /// What waits.
     pub sets: Sets,
-    completion_events: HashMap<Owner, CompletionEvents>,
+    completion_events: OwnerMap<CompletionEvents>,
+    /// The owners whose stream is gone.
+    orphans: OwnerSet,
     /// The owners with events that are not known to be complete, and some that had such events.
-    outstanding: BTreeSet<Owner>,
+    outstanding: OwnerSet,
     /// The owner among them that was asked last in its turn, and how many polls there were.
     turn: Option<Owner>,
     polls: u64,
@@ -75,7 +75,6 @@ impl PendingFrees {
                 complete: 0,
                 covered: 0,
                 batches: 0,
-                orphan: false,
                 dedicated: 0,
             },
         );
@@ -83,34 +82,41 @@ impl PendingFrees {
 
     /// The stream of `owner` is gone, or may be.
     pub fn orphan(&mut self, owner: Owner) {
-        if let Some(events) = self.completion_events.get_mut(&owner) {
-            events.orphan = true;
-        }
+        let is_known = self.completion_events.get(owner).is_some();
+        self.orphans.set(owner, is_known);
     }
 
     /// The owners that are orphans: those whose stream is gone.
-    pub fn orphans(&self) -> Vec<Owner> {
-        self.completion_events
-            .iter()
-            .filter(|(_, events)| events.orphan)
-            .map(|(owner, _)| *owner)
-            .collect()
+    pub fn orphans(&self) -> impl Iterator<Item = Owner> {
+        self.orphans.iter()
     }
 
     /// Every owner with completion events.
-    pub fn owners(&self) -> Vec<Owner> {
-        self.completion_events.keys().copied().collect()
+    pub fn owners(&self) -> impl Iterator<Item = Owner> {
+        self.completion_events.owners()
+    }
+
+    /// Whether `owner` has completion events: it is that of a stream, and of no capture or single free.
+    pub fn is_owner(&self, owner: Owner) -> bool {
+        self.completion_events.get(owner).is_some()
+    }
+
+    /// The owners with events that are not known to be complete, and some that had such events.
+    pub fn outstanding(&self) -> impl Iterator<Item = Owner> {
+        self.outstanding.iter()
     }
 
     /// Forgets an orphan that nothing waits for; false where something does.
     pub fn remove(&mut self, owner: Owner) -> bool {
         let idle = self
             .completion_events
-            .get(&owner)
-            .is_some_and(|events| events.orphan && events.events.is_empty() && events.batches == 0)
+            .get(owner)
+            .is_some_and(|events| events.events.is_empty() && events.batches == 0)
+            && self.orphans.has(owner)
             && !self.sets.waits_for(owner, 0);
         if idle {
-            self.completion_events.remove(&owner);
+            self.completion_events.remove(owner);
+            self.orphans.set(owner, false);
         }
         idle
     }
@@ -119,9 +125,11 @@ impl PendingFrees {
     /// or silent have freed, and what is behind declared uses. A range of its own that a stream freed does not count: the
     /// stream takes it back, and growth does.
     pub fn left_behind(&self, free_space: &FreeSpace) -> u64 {
-        let owners = self.completion_events.iter();
-        let left = owners.filter(|(owner, events)| events.orphan || free_space.is_silent(**owner));
-        let left = left.map(|(owner, _)| free_space.bytes_beyond(*owner, self.covered(*owner)));
+        let silent = free_space
+            .silent()
+            .filter(|owner| !self.orphans.has(*owner) && self.is_owner(*owner));
+        let left = self.orphans().chain(silent);
+        let left = left.map(|owner| free_space.bytes_beyond(owner, self.covered(owner)));
         let uncovered = |(owner, number): &(Owner, u64)| *number > self.covered(*owner);
         let shared = self.sets.shared();
         let shared = shared.filter(|set| set.streams().iter().any(uncovered));
@@ -130,7 +138,7 @@ impl PendingFrees {
 
     /// The number up to which an event covers what `owner`'s stream has freed, complete or not.
     fn covered(&self, owner: Owner) -> u64 {
-        let covered = self.completion_events.get(&owner).map_or(0, |events| events.covered);
+        let covered = self.completion_events.get(owner).map_or(0, |events| events.covered);
         covered.max(self.last_event_number(owner))
     }
 
@@ -148,7 +156,7 @@ impl PendingFrees {
 
     /// Whether `owner` belongs to a stream that may still exist.
     pub fn is_streams(&self, owner: Owner) -> bool {
-        self.completion_events.get(&owner).is_some_and(|events| !events.orphan)
+        self.is_owner(owner) && !self.orphans.has(owner)
     }
 
     /// Whether something waits for completion events of `owner` that are not recorded yet.
@@ -158,7 +166,7 @@ impl PendingFrees {
 
     /// The last completion event that was recorded (or is known complete) for `owner`.
     pub fn last_event_number(&self, owner: Owner) -> u64 {
-        self.completion_events.get(&owner).map_or(0, |events| {
+        self.completion_events.get(owner).map_or(0, |events| {
             events.events.back().map_or(events.complete, |(number, _)| *number)
         })
     }
@@ -166,19 +174,19 @@ impl PendingFrees {
     /// The highest number whose completion event is known to be complete.
     #[inline]
     pub fn complete(&self, owner: Owner) -> u64 {
-        self.completion_events.get(&owner).map_or(0, |events| events.complete)
+        self.completion_events.get(owner).map_or(0, |events| events.complete)
     }
 
     /// The last completion event recorded for `owner`, with its context; none if it is known to be complete.
     pub fn last_event(&self, owner: Owner) -> Option<(Context, Event)> {
-        let events = self.completion_events.get(&owner)?;
+        let events = self.completion_events.get(owner)?;
         events.events.back().map(|(_, event)| (events.context, *event))
     }
 
     /// Records completion event `number` on `stream`. The running call was given the stream, and the stream does not
     /// capture.
     pub fn record_event(&mut self, calls: &DriverCalls, owner: Owner, number: u64, stream: Stream) -> Result<()> {
-        let Some(context) = self.completion_events.get(&owner).map(|events| events.context) else {
+        let Some(context) = self.completion_events.get(owner).map(|events| events.context) else {
             return Ok(());
         };
         let event = self.event(calls, context)?;
@@ -186,9 +194,9 @@ impl PendingFrees {
             self.unused_events.entry(context).or_default().push(event);
             return Err(error);
         }
-        if let Some(events) = self.completion_events.get_mut(&owner) {
+        if let Some(events) = self.completion_events.get_mut(owner) {
             events.events.push_back((number, event));
-            self.outstanding.insert(owner);
+            self.outstanding.set(owner, true);
         }
         Ok(())
     }
@@ -215,7 +223,7 @@ impl PendingFrees {
             events.push((*context, event));
         }
         for (owner, number) in &covers {
-            if let Some(events) = self.completion_events.get_mut(owner) {
+            if let Some(events) = self.completion_events.get_mut(*owner) {
                 events.covered = events.covered.max(*number);
                 events.batches += 1;
             }
@@ -235,16 +243,12 @@ impl PendingFrees {
             // A synchronization made now serves every batch so far.
             None => Some(Awaited::Synchronization(*context, self.sets.batches().next_back()?.0)),
         });
-        batch.or_else(|| {
-            let events = self
-                .completion_events
-                .values()
-                .find(|events| !events.events.is_empty())?;
-            events
-                .events
-                .front()
-                .map(|(_, event)| Awaited::Event(events.context, *event))
-        })
+        let oldest = |owner| {
+            let events = self.completion_events.get(owner)?;
+            let (_, event) = events.events.front()?;
+            Some(Awaited::Event(events.context, *event))
+        };
+        batch.or_else(|| self.outstanding().find_map(oldest))
     }
 
     /// The synchronization of `context` that batch `last` and every older one owed has been made.

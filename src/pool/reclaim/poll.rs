@@ -1,7 +1,7 @@
 //! Polls completion events and returns finished frees to the common free space.
 
 use crate::history::Action;
-use crate::pool::free_space::{COMMON, Owner};
+use crate::pool::free_space::{COMMON, FreeSpace, Owner};
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::pending::{Asks, PendingFrees, Polled};
 use crate::pool::reclaim::sets::{Freed, Held};
@@ -27,7 +27,13 @@ impl Reclaimer {
         let is_there = |context| contexts.is_there(&pool.calls, context);
         let mut polled = pending.poll(&pool.calls, &memory.free_space, asks, is_there);
         let everything = pool.options.pinned || memory.physical.is_short() || self.is_over_threshold(pool, memory);
-        self.share(memory, |pending, owner| everything || !pending.is_streams(owner));
+        match everything {
+            true => self.share_completed(memory, None),
+            false => {
+                self.share(memory, |pending, _| pending.orphans().collect());
+                self.send_guests_home(memory);
+            }
+        }
         self.end_waits(pool, memory, &mut polled);
         if memory.physical.has_deferred()
             && let Ok(_entered) = pool.enter(&self.contexts)
@@ -85,12 +91,26 @@ impl Reclaimer {
 
     /// Gives guests whose work has completed back to the arenas that they were handed out from.
     pub(in crate::pool) fn send_guests_home(&mut self, memory: &mut Memory) {
-        self.share(memory, |_, _| false);
+        let free_space = &mut memory.free_space;
+        let hosts: Vec<Owner> = free_space
+            .hosts()
+            .filter(|owner| self.pending.is_owner(*owner))
+            .collect();
+        for owner in hosts {
+            free_space.send_guests_home(owner, self.pending.complete(owner));
+        }
     }
 
     /// Makes what other streams than `keep` have freed common free space, as far as it has completed.
     pub(in crate::pool) fn share_completed(&mut self, memory: &mut Memory, keep: Option<Owner>) {
-        self.share(memory, |_, owner| Some(owner) != keep);
+        if let Some(keep) = keep {
+            memory.free_space.send_guests_home(keep, self.pending.complete(keep));
+        }
+        self.share(memory, |pending, free_space| {
+            let occupied = free_space.occupied().filter(|owner| pending.is_owner(*owner));
+            let others = occupied.chain(pending.orphans()).filter(|owner| Some(*owner) != keep);
+            others.collect()
+        });
     }
 
     /// Takes from silent streams what is free for them, where all of it has completed. What others have freed becomes
@@ -100,7 +120,11 @@ impl Reclaimer {
         let free_space = &mut memory.free_space;
         let is_new = free_space.is_new(requester);
         let (mut shared, mut arena) = (0, None);
-        for owner in self.pending.owners() {
+        let silent: Vec<Owner> = free_space
+            .silent()
+            .filter(|owner| self.pending.is_owner(*owner))
+            .collect();
+        for owner in silent {
             let early = broken("only what is complete is bequeathed");
             if !free_space.is_left(owner, if early { u64::MAX } else { self.pending.complete(owner) }) {
                 continue;
@@ -121,16 +145,12 @@ impl Reclaimer {
         arena.is_some() || shared > 0
     }
 
-    fn share(&mut self, memory: &mut Memory, of: impl Fn(&PendingFrees, Owner) -> bool) {
-        for owner in self.pending.owners() {
+    /// Makes what these owners have common free space, as far as it has completed. Orphans that have nothing are forgotten.
+    fn share(&mut self, memory: &mut Memory, of: impl Fn(&PendingFrees, &FreeSpace) -> Vec<Owner>) {
+        for owner in of(&self.pending, &memory.free_space) {
             let complete = self.pending.complete(owner);
-            if !of(&self.pending, owner) {
-                memory.free_space.send_guests_home(owner, complete);
-                continue;
-            }
-            if memory.free_space.transfer(owner, COMMON, complete, 0) > 0 || memory.free_space.free_bytes(owner) == 0 {
-                self.forget_orphan(memory, owner);
-            }
+            memory.free_space.transfer(owner, COMMON, complete, 0);
+            self.forget_orphan(memory, owner);
         }
     }
 

@@ -4,7 +4,7 @@ use super::SlowPath;
 use super::requester::Requester;
 use crate::driver::{Capture, Context};
 use crate::pool::decide::{StreamTrigger, Trigger, of_stream};
-use crate::pool::free_space::{COMMON, Cut, End, FreeSpace, NodeId};
+use crate::pool::free_space::{COMMON, Cut, End, FreeSpace, NodeId, Owner};
 use crate::pool::physical::{Ahead, Grown, PhysicalMemory, Sources};
 use crate::pool::reclaim::free::FreedOn;
 use crate::pool::reclaim::per_free_events::Reach;
@@ -330,7 +330,8 @@ impl SlowPath<'_, '_> {
         let Core { memory, reclaimer, .. } = &mut **self.core;
         let free_space = &mut memory.free_space;
         let here = view.cache.inner.lock().served().map(|of| of.context);
-        for other in reclaimer.pending.owners() {
+        let others: Vec<Owner> = reclaimer.pending.outstanding().collect();
+        for other in others {
             let near = |(context, _): &(Context, _)| other != owner && Some(*context) == here;
             let Some((context, event)) = reclaimer.pending.last_event(other).filter(near) else {
                 continue;

@@ -1,7 +1,6 @@
 //! What has completed of what was freed.
 
 use std::collections::BTreeSet;
-use std::ops::Bound;
 
 use super::{CompletionEvents, PendingFrees};
 use crate::driver::{Context, DriverError, Event, Failure};
@@ -39,7 +38,7 @@ impl Asks {
     /// Asks every event from now on, in slices, unless that was begun.
     pub fn in_slices(&mut self, pending: &PendingFrees) {
         if !matches!(self, Asks::Slices(_)) {
-            *self = Asks::Slices(pending.outstanding.len());
+            *self = Asks::Slices(pending.outstanding.count());
         }
     }
 
@@ -150,7 +149,7 @@ impl PendingFrees {
         {
             self.synchronized(over.context, over.batch);
         }
-        let (most, mut owners) = asks.at_once(self.outstanding.len());
+        let (most, mut owners) = asks.at_once(self.outstanding.count());
         let mut queries = Queries {
             calls,
             is_there,
@@ -161,19 +160,16 @@ impl PendingFrees {
         // In turns, so that a stream with little is asked, too, beside one with much whose work goes on.
         self.polls += 1;
         if matches!(asks, Asks::Few(_)) && self.polls.is_multiple_of(2) {
-            let largest = self
-                .outstanding
-                .iter()
-                .max_by_key(|owner| free_space.free_bytes(**owner));
-            if let Some(owner) = largest.copied() {
+            let largest = self.outstanding().max_by_key(|owner| free_space.free_bytes(*owner));
+            if let Some(owner) = largest {
                 self.poll_owner(owner, &mut queries);
             }
         }
         while queries.left > 0 && owners > 0 {
             owners -= 1;
-            let after = (self.turn.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-            let next = self.outstanding.range(after).next().or(self.outstanding.first());
-            let Some(owner) = next.copied() else { break };
+            let Some(owner) = self.outstanding.next_after(self.turn) else {
+                break;
+            };
             self.turn = Some(owner);
             self.poll_owner(owner, &mut queries);
         }
@@ -198,7 +194,7 @@ impl PendingFrees {
                 break;
             }
             for (owner, number) in std::mem::take(&mut batch.covers) {
-                if let Some(events) = self.completion_events.get_mut(&owner) {
+                if let Some(events) = self.completion_events.get_mut(owner) {
                     events.complete = events.complete.max(number);
                     events.batches -= 1;
                     queries.polled.raised.insert(owner);
@@ -213,9 +209,9 @@ impl PendingFrees {
         let mut complete: Vec<(SetId, Set)> = Vec::new();
         let events = &self.completion_events;
         let is_complete =
-            |(owner, number): &(Owner, u64)| events.get(owner).is_none_or(|events| events.complete >= *number);
+            |(owner, number): &(Owner, u64)| events.get(*owner).is_none_or(|events| events.complete >= *number);
         for owner in std::mem::take(&mut polled.raised) {
-            let through = events.get(&owner).map_or(0, |events| events.complete);
+            let through = events.get(owner).map_or(0, |events| events.complete);
             complete.append(&mut self.sets.complete_stream(owner, through, is_complete));
         }
         complete.sort_by_key(|(id, _)| *id);
@@ -275,8 +271,8 @@ impl PendingFrees {
     }
 
     fn poll_owner(&mut self, owner: Owner, queries: &mut Queries<'_, impl Fn(Context) -> Option<bool>>) {
-        let Some(events) = self.completion_events.get_mut(&owner) else {
-            self.outstanding.remove(&owner);
+        let Some(events) = self.completion_events.get_mut(owner) else {
+            self.outstanding.set(owner, false);
             return;
         };
         let completed = queries.completed(events);
@@ -285,7 +281,7 @@ impl PendingFrees {
             self.unused_events.entry(events.context).or_default().extend(completed);
         }
         if events.events.is_empty() {
-            self.outstanding.remove(&owner);
+            self.outstanding.set(owner, false);
         }
     }
 }

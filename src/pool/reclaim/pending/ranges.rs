@@ -9,12 +9,12 @@ use crate::pool::reclaim::sets::{Asker, Freed, Held, Set, SetId, Wait};
 impl PendingFrees {
     /// How many dedicated allocations `owner`'s stream has that are not freed yet.
     pub fn dedicated_blocks(&self, owner: Owner) -> u64 {
-        self.completion_events.get(&owner).map_or(0, |events| events.dedicated)
+        self.completion_events.get(owner).map_or(0, |events| events.dedicated)
     }
 
     /// Another dedicated allocation was handed out on `owner`'s stream, or one was freed.
     pub fn count_dedicated(&mut self, owner: Owner, more: i64) {
-        if let Some(events) = self.completion_events.get_mut(&owner) {
+        if let Some(events) = self.completion_events.get_mut(owner) {
             events.dedicated = events.dedicated.saturating_add_signed(more);
         }
     }
@@ -74,7 +74,7 @@ impl PendingFrees {
     /// The completion event to wait for until that set is complete; none where another event covers it.
     pub fn event_of_remainder(&self, number: u64) -> Option<(Context, Event)> {
         let (owner, after) = *self.sets.get(SetId::of(number))?.streams().first()?;
-        let events = self.completion_events.get(&owner)?;
+        let events = self.completion_events.get(owner)?;
         let (_, event) = events.events.iter().find(|(number, _)| *number >= after)?;
         Some((events.context, *event))
     }
