@@ -1,8 +1,8 @@
-//! Counts the nodes that calls look at, for tests of how much work one call is, and one hold of the pool's lock.
+//! Counts the nodes and owners that calls look at, for tests of how much work one call is, and one hold of the pool's lock.
 
 use std::cell::Cell;
 
-/// How many nodes were looked at.
+/// How many nodes and owners were looked at.
 #[derive(Default)]
 pub struct Looks {
     total: Cell<u64>,

@@ -74,7 +74,7 @@ impl FreeSpace {
 
     /// The owners that are silent. Common free space never is.
     pub fn silent(&self) -> impl Iterator<Item = Owner> {
-        self.last_requests.silent.iter()
+        self.looked_at(self.last_requests.silent.iter())
     }
 
     /// Whether all that a silent owner has is complete: its `event_number` is at most `through`. A stream with work that is

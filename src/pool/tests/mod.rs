@@ -28,6 +28,7 @@ mod grown_bytes;
 mod headroom;
 mod large;
 mod lifetimes;
+mod many_streams;
 mod outside;
 mod owners;
 mod peers;
