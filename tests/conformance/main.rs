@@ -402,6 +402,10 @@ suite! {
         failed_capture_returns_its_memory,
         child_graph_keeps_its_memory,
     }
+    unseen_captures {
+        context_events_end_one_capture_that_is_not_seen,
+        context_events_end_no_declared_capture_that_is_not_seen,
+    }
 }
 
 /// A renamed case would run where it cannot.

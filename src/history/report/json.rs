@@ -6,8 +6,7 @@
 
 use std::borrow::Cow;
 
-use super::pickle::Fault;
-use super::values::{Value, Values};
+use super::values::{Fault, Value, Values};
 
 struct Reader<'a> {
     text: &'a str,

@@ -52,7 +52,7 @@ impl Report {
     }
 
     /// Parses a file's content.
-    fn of_bytes(bytes: &[u8]) -> std::result::Result<Report, pickle::Fault> {
+    fn of_bytes(bytes: &[u8]) -> std::result::Result<Report, values::Fault> {
         let (values, top) = match bytes.first() {
             None => return Err("the file is empty".into()),
             Some(0x80) => pickle::read(bytes)?,

@@ -3,10 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::values::{Value, Values};
-
-/// Why a file could not be read.
-pub(in crate::history::report) type Fault = String;
+use super::values::{Fault, Value, Values};
 
 struct Reader<'a> {
     bytes: &'a [u8],

@@ -11,8 +11,7 @@ use super::model::{
     ReportSegment,
 };
 use super::names::cut;
-use super::pickle::Fault;
-use super::values::{Value, Values};
+use super::values::{Fault, Value, Values};
 use crate::history::event::MAX_BYTES;
 use crate::history::state::{self, Piece, PieceState};
 

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::HashMap;
 
-use super::pickle::Fault;
+/// Why a file could not be read.
+pub(in crate::history::report) type Fault = String;
 
 /// How many of a dictionary's last keys are searched: several times as many as any dictionary of a snapshot has.
 const MAX_KEYS: usize = 256;

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::super::event::{Action, Event};
 use super::super::state::{DeviceState, Piece, PieceState};
-use super::replay::replay;
+use super::replay::{inferred_events, replay};
 
 /// A history as far as it has been followed.
 #[derive(Default)]
@@ -163,19 +163,4 @@ impl ConsistentHistory {
             }
         }
     }
-}
-
-/// The events that a block must have had: its allocation, and its free for a pending block.
-pub(in crate::history::snapshot) fn inferred_events(device: i32, piece: &Piece, time: u64) -> [Event; 2] {
-    let alloc = Event {
-        stack: piece.stack,
-        tag: piece.tag,
-        time,
-        ..Event::new(Action::Alloc, device, piece.address, piece.requested)
-    };
-    let freed = Event {
-        action: Action::FreeRequested,
-        ..alloc
-    };
-    [alloc, freed]
 }

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::super::event::{Action, Event};
 use super::super::state::{DeviceState, Piece, PieceState};
-use super::consistent::inferred_events;
 use super::segments::{Segments, Source};
 
 /// The live and pending blocks by address, at one point of the replay.
@@ -145,4 +144,19 @@ impl Replay {
             self.history.push(alloc);
         }
     }
+}
+
+/// The events that a block must have had: its allocation, and its free for a pending block.
+pub(in crate::history::snapshot) fn inferred_events(device: i32, piece: &Piece, time: u64) -> [Event; 2] {
+    let alloc = Event {
+        stack: piece.stack,
+        tag: piece.tag,
+        time,
+        ..Event::new(Action::Alloc, device, piece.address, piece.requested)
+    };
+    let freed = Event {
+        action: Action::FreeRequested,
+        ..alloc
+    };
+    [alloc, freed]
 }

@@ -7,26 +7,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::python::{Missing, Running};
-
-/// One frame of a stack.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Frame {
-    /// An address in a library or executable: its module's number, and the offset of the return address.
-    Native(u32, u64),
-    /// An address outside every library, as in code generated at run time.
-    Unknown(u64),
-    /// A number of `super::python_frame`.
-    Python(u32),
-    /// Stands for the frames of Python, which could not be had.
-    Missing(Missing),
-    /// The frames of Python in this stack count once the interpreter's layout is confirmed. Until then its native frames
-    /// count; with `alone`, only until then. `super::frames` resolves it.
-    Unconfirmed {
-        /// Whether the stack was to have frames of Python alone.
-        alone: bool,
-    },
-}
+use super::frame::{Frame, Running};
 
 /// A hash of 128 bits, so that collisions can be neglected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,15 +10,16 @@ use std::cell::{Cell, RefCell};
 use crate::support::config::history::StackKind;
 use crate::support::process;
 
+mod frame;
 mod intern;
 mod modules;
 mod native;
 mod python;
 mod stack_memory;
 
-pub use intern::{Frame, lost};
+pub use frame::{Frame, Missing};
+pub use intern::lost;
 pub(in crate::history) use modules::{Module, module};
-pub use python::Missing;
 pub(in crate::history) use python::frame as python_frame;
 
 use python::Taken;

@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use framehop::{ExplicitModuleSectionInfo, Unwinder};
+use framehop::{ExplicitModuleSectionInfo, MustNotAllocateDuringUnwind, Unwinder};
 use parking_lot::Mutex;
 
-use super::intern::{Frame, Known};
-use super::native::Tables;
+use super::frame::Frame;
+use super::intern::Known;
 use crate::support::sort;
 
 /// The identity of a library or executable. It stays known after the library is unloaded.
@@ -37,6 +37,13 @@ struct Loaded {
     /// Whether its tables were copied or do not exist.
     tables: bool,
 }
+
+/// The unwind tables of all loaded libraries.
+#[cfg(target_arch = "aarch64")]
+pub(in crate::history::stack) type Tables = framehop::aarch64::UnwinderAarch64<Vec<u8>, MustNotAllocateDuringUnwind>;
+/// The unwind tables of all loaded libraries.
+#[cfg(target_arch = "x86_64")]
+pub(in crate::history::stack) type Tables = framehop::x86_64::UnwinderX86_64<Vec<u8>, MustNotAllocateDuringUnwind>;
 
 /// The libraries that were loaded at one time.
 pub(in crate::history::stack) struct Modules {

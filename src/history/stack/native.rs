@@ -6,19 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use framehop::{FrameAddress, MustNotAllocateDuringUnwind, Unwinder};
 
+use super::frame::Running;
 use super::modules::{self, Modules};
-use super::python::{Reader, Running};
+use super::python::Reader;
 use super::{MAX_FRAMES, stack_memory};
 
 #[cfg(target_arch = "aarch64")]
-use framehop::aarch64::{CacheAarch64 as Cache, UnwindRegsAarch64 as Regs, UnwinderAarch64};
+use framehop::aarch64::{CacheAarch64 as Cache, UnwindRegsAarch64 as Regs};
 #[cfg(target_arch = "x86_64")]
-use framehop::x86_64::{CacheX86_64 as Cache, UnwindRegsX86_64 as Regs, UnwinderX86_64};
-
-#[cfg(target_arch = "aarch64")]
-pub(in crate::history::stack) type Tables = UnwinderAarch64<Vec<u8>, MustNotAllocateDuringUnwind>;
-#[cfg(target_arch = "x86_64")]
-pub(in crate::history::stack) type Tables = UnwinderX86_64<Vec<u8>, MustNotAllocateDuringUnwind>;
+use framehop::x86_64::{CacheX86_64 as Cache, UnwindRegsX86_64 as Regs};
 
 /// The bits of a return address. Code that signs its return addresses (-mbranch-protection) leaves a signature above them on
 /// the stack. Linux gives programs addresses of 48 bits, or of 39 with some kernels; larger ones only on request.

@@ -23,14 +23,17 @@ mod destroyed_contexts;
 mod faults;
 mod frees;
 mod granularity;
+
 mod greens;
 mod grown_bytes;
+mod growths;
 mod headroom;
 mod large;
 mod lifetimes;
 mod many_streams;
 mod outside;
 mod owners;
+mod pauses;
 mod peers;
 mod per_free_events;
 mod polls;

@@ -10,6 +10,7 @@ pub mod resizing;
 pub mod rmm;
 pub mod sharing;
 pub mod streams;
+pub mod unseen_captures;
 
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;

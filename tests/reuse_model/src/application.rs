@@ -111,7 +111,7 @@ impl Model {
         }
         let mut state = before.clone();
         self.act(&mut state, step)?;
-        state.canonicalise(self.holds(Rule::DeclaredUsesHaveIds));
+        state.canonicalise(self.holds(Rule::DeclaredUsesHaveIds), self.bounds.orphans);
         (state != *before).then_some(state)
     }
 
@@ -127,7 +127,7 @@ impl Model {
             Step::Cover(all) => self.cover(state, all)?.then_some(()),
             Step::Synchronise(context) => {
                 let owed = |batch: &Batch| batch.events[context as usize] == Awaited::Owed;
-                state.batches.iter().any(owed).then_some(())?;
+                state.sets.batches.iter().any(owed).then_some(())?;
                 self.synchronise(state, context)
             }
             Step::Reclaim(dead) => {
@@ -180,7 +180,7 @@ impl Model {
     fn work(&self, state: &mut State, step: Step) -> Option<()> {
         match step {
             Step::Launch(piece, handle) => {
-                let Place::Live(block) = &state.pieces[piece as usize] else {
+                let Place::Live(block) = &state.sets.pieces[piece as usize] else {
                     return None;
                 };
                 // The device waits for the queued work of a former owner, and so does the application's new work.
@@ -303,7 +303,7 @@ impl Model {
                 Some(())
             }
             Step::FreeAnywhere(piece, context) => {
-                matches!(state.pieces[piece as usize], Place::Live(_)).then_some(())?;
+                matches!(state.sets.pieces[piece as usize], Place::Live(_)).then_some(())?;
                 state.calls_in(context)?;
                 let known = state.used_points();
                 let mut work = state.work.iter().filter(|work| work.piece == piece);
@@ -311,7 +311,7 @@ impl Model {
                 all.then(|| self.free_anywhere(state, piece, context))
             }
             Step::Declare(piece, handle) => {
-                matches!(state.pieces[piece as usize], Place::Live(_)).then_some(())?;
+                matches!(state.sets.pieces[piece as usize], Place::Live(_)).then_some(())?;
                 state.names(handle)?;
                 self.declare(state, piece, handle)
             }
@@ -332,7 +332,7 @@ impl Model {
     /// destroyed where the block was allocated on it. If the context that the block was allocated in is gone, the
     /// application knows of its own work only, unless it had made that context's streams wait for another's.
     fn may_free(&self, state: &State, piece: u8, handle: u8, current: u8) -> Option<Block> {
-        let Place::Live(block) = &state.pieces[piece as usize] else {
+        let Place::Live(block) = &state.sets.pieces[piece as usize] else {
             return None;
         };
         let Stream { life, context, .. } = state.streams[handle as usize];

@@ -4,18 +4,25 @@
 use crate::state::*;
 
 impl State {
-    /// Makes the state canonical. Owners keep their numbers where the application's notes contain them.
-    pub fn canonicalise(&mut self, owners: bool) {
-        self.forget();
+    /// Makes the state canonical. Unless `owners`, owners keep their numbers, because the application's notes contain them.
+    /// With `orphans`, an owner stays as long as a batch covers its frees, though nothing waits for it.
+    pub fn canonicalise(&mut self, owners: bool, orphans: bool) {
+        self.forget(orphans);
         self.rename_ids();
         if owners {
             self.rename_owners();
         }
         (0..OWNERS as u8).for_each(|owner| self.rank_numbers(owner));
         self.rename_events();
-        for place in &mut self.pieces {
-            if let Place::Behind(recorded) = place {
-                recorded.sort_unstable();
+        for place in &mut self.sets.pieces {
+            place.streams_mut().sort_unstable();
+            // The handle decides only what is offered first.
+            if let Place::Waits(Set {
+                asker: Asker::Handle(handle),
+                ..
+            }) = place
+            {
+                *handle = 0;
             }
         }
         self.work.sort_unstable();
@@ -23,45 +30,42 @@ impl State {
     }
 
     /// Removes data without further effect.
-    fn forget(&mut self) {
+    fn forget(&mut self, orphans: bool) {
         for handle in 0..HANDLES as u8 {
             let at = handle as usize;
             if self.streams[at].life == Life::Gone {
                 (self.streams[at].id, self.streams[at].context) = (0, 0);
                 let home = |place: &Place| matches!(place, Place::Live(block) if block.home == Some(handle));
-                if !self.pieces.iter().any(home) {
+                if !self.sets.pieces.iter().any(home) {
                     self.forget_points(stream_point(handle));
                 }
             }
             self.caches[at].captured &= self.graph.stage != Stage::None;
         }
-        let free: Vec<bool> = self.pieces.iter().map(|place| !is_owned(place)).collect();
+        let free: Vec<bool> = self.sets.pieces.iter().map(|place| !is_owned(place)).collect();
         for work in self.work.iter_mut().filter(|work| free[work.piece as usize]) {
             (work.former, work.declared) = (true, false);
         }
-        (0..OWNERS as u8).for_each(|owner| self.forget_completion_events(owner));
+        (0..OWNERS as u8).for_each(|owner| self.forget_completion_events(owner, orphans));
         self.forget_batches();
         self.forget_spares();
     }
 
     /// Removes completion events that no piece waits for, and makes their handles reusable.
-    fn forget_completion_events(&mut self, owner: u8) {
+    fn forget_completion_events(&mut self, owner: u8, orphans: bool) {
         let at = owner as usize;
         let mut waiting = Vec::new();
-        for place in &self.pieces {
-            match place {
-                Place::Own(of, number) if *of == owner => waiting.push(*number),
-                Place::Behind(recorded) => waiting.extend(recorded.iter().filter(|of| of.0 == owner).map(|of| of.1)),
-                _ => {}
-            }
+        for place in &self.sets.pieces {
+            let streams = place.streams().iter();
+            waiting.extend(streams.filter(|of| of.0 == owner).map(|of| of.1));
         }
         let least = waiting.iter().min();
-        for batch in &mut self.batches {
-            if least.is_none_or(|least| batch.covers[at] < *least) {
+        for batch in &mut self.sets.batches {
+            if !orphans && least.is_none_or(|least| batch.covers[at] < *least) {
                 batch.covers[at] = 0;
             }
         }
-        let Some(mut ledger) = self.ledgers[at].take() else {
+        let Some(mut ledger) = self.sets.ledgers[at].take() else {
             return;
         };
         if least.is_none_or(|least| ledger.complete < *least) {
@@ -78,31 +82,28 @@ impl State {
             .caches
             .iter()
             .any(|cache| cache.serves.is_some_and(|served| served.owner == owner));
-        if named || least.is_some() {
-            self.ledgers[at] = Some(ledger);
+        let covered = orphans && self.sets.batches.iter().any(|batch| batch.covers[at] != 0);
+        if named || covered || least.is_some() {
+            self.sets.ledgers[at] = Some(ledger);
         }
     }
 
     /// Removes batches that cover nothing.
     fn forget_batches(&mut self) {
         let mut at = 0;
-        while at < self.batches.len() {
-            let covers = self.batches[at].covers != [0; OWNERS];
-            if covers || self.pieces.contains(&Place::Batch(at as u8)) {
+        while at < self.sets.batches.len() {
+            let covers = self.sets.batches[at].covers != [0; OWNERS];
+            let waits = |place: &Place| place.wait() == Some(&Wait::Batch(at as u8));
+            if covers || self.sets.pieces.iter().any(waits) {
                 at += 1;
                 continue;
             }
-            for (context, awaited) in self.batches.remove(at).events.into_iter().enumerate() {
+            for (context, awaited) in self.sets.batches.remove(at).events.into_iter().enumerate() {
                 if let Awaited::Event(event) = awaited {
                     self.spare[context] |= 1 << event;
                 }
             }
-            for place in &mut self.pieces {
-                match place {
-                    Place::Batch(number) if *number > at as u8 => *number -= 1,
-                    _ => {}
-                }
-            }
+            self.sets.forget_batch(at as u8);
         }
     }
 
@@ -124,15 +125,15 @@ impl State {
 
     /// Events that are waited for.
     fn used_events(&self) -> u8 {
-        let recorded = self.ledgers.iter().flatten().flat_map(|ledger| &ledger.recorded);
+        let recorded = self.sets.ledgers.iter().flatten().flat_map(|ledger| &ledger.recorded);
         let mut used = recorded.fold(0, |all, (_, event)| all | 1 << event);
-        for awaited in self.batches.iter().flat_map(|batch| batch.events) {
+        for awaited in self.sets.batches.iter().flat_map(|batch| batch.events) {
             if let Awaited::Event(event) = awaited {
                 used |= 1 << event;
             }
         }
-        for place in &self.pieces {
-            if let Place::PerFree(_, Some(event)) = place {
+        for place in &self.sets.pieces {
+            if let Some(Wait::Event(_, Some(event))) = place.wait() {
                 used |= 1 << event;
             }
         }
@@ -155,7 +156,7 @@ impl State {
         if let Some(waiting) = self.waiting.as_mut().filter(|waiting| waiting.handle == handle) {
             ids.push(&mut waiting.id);
         }
-        for place in &mut self.pieces {
+        for place in &mut self.sets.pieces {
             if let Place::Live(block) = place {
                 let of = block.uses.iter_mut().filter(|of| of.handle == handle);
                 ids.extend(of.map(|of| &mut of.id));
@@ -176,7 +177,7 @@ impl State {
                 *id = renamed(&mut seen, *id) + 1;
             }
         }
-        for place in &mut self.pieces {
+        for place in &mut self.sets.pieces {
             if let Place::Live(block) = place {
                 block.uses.sort_unstable();
             }
@@ -188,7 +189,7 @@ impl State {
         for cache in &self.caches {
             seen.extend(cache.serves.map(|served| served.owner));
         }
-        let used = (0..OWNERS as u8).filter(|owner| self.ledgers[*owner as usize].is_some());
+        let used = (0..OWNERS as u8).filter(|owner| self.sets.ledgers[*owner as usize].is_some());
         seen.extend(used);
         seen.extend(self.waiting.map(|waiting| waiting.owner));
         seen.extend(0..OWNERS as u8);
@@ -201,21 +202,27 @@ impl State {
         for served in self.caches.iter_mut().filter_map(|cache| cache.serves.as_mut()) {
             served.owner = new(served.owner);
         }
-        for place in &mut self.pieces {
-            match place {
-                Place::Own(owner, _) => *owner = new(*owner),
-                Place::Behind(recorded) => recorded.iter_mut().for_each(|(owner, _)| *owner = new(*owner)),
-                _ => {}
+        for place in &mut self.sets.pieces {
+            place
+                .streams_mut()
+                .iter_mut()
+                .for_each(|(owner, _)| *owner = new(*owner));
+            if let Place::Waits(Set {
+                asker: Asker::Stream(owner),
+                ..
+            }) = place
+            {
+                *owner = new(*owner);
             }
         }
         if let Some(waiting) = &mut self.waiting {
             waiting.owner = new(waiting.owner);
         }
-        let ledgers = std::mem::take(&mut self.ledgers);
+        let ledgers = std::mem::take(&mut self.sets.ledgers);
         for (owner, ledger) in ledgers.into_iter().enumerate() {
-            self.ledgers[new(owner as u8) as usize] = ledger;
+            self.sets.ledgers[new(owner as u8) as usize] = ledger;
         }
-        for batch in &mut self.batches {
+        for batch in &mut self.sets.batches {
             let covers = std::mem::take(&mut batch.covers);
             for (owner, number) in covers.into_iter().enumerate() {
                 batch.covers[new(owner as u8) as usize] = number;
@@ -227,7 +234,7 @@ impl State {
     fn rank_numbers(&mut self, owner: u8) {
         let at = owner as usize;
         let mut numbers = Vec::new();
-        if let Some(ledger) = &mut self.ledgers[at] {
+        if let Some(ledger) = &mut self.sets.ledgers[at] {
             numbers.push(&mut ledger.complete);
             numbers.extend(ledger.recorded.iter_mut().map(|(number, _)| number));
         }
@@ -236,17 +243,11 @@ impl State {
                 numbers.push(&mut cache.next);
             }
         }
-        for place in &mut self.pieces {
-            match place {
-                Place::Own(of, number) if *of == owner => numbers.push(number),
-                Place::Behind(recorded) => {
-                    let of = recorded.iter_mut().filter(|(of, _)| *of == owner);
-                    numbers.extend(of.map(|(_, number)| number));
-                }
-                _ => {}
-            }
+        for place in &mut self.sets.pieces {
+            let of = place.streams_mut().iter_mut().filter(|(of, _)| *of == owner);
+            numbers.extend(of.map(|(_, number)| number));
         }
-        numbers.extend(self.batches.iter_mut().map(|batch| &mut batch.covers[at]));
+        numbers.extend(self.sets.batches.iter_mut().map(|batch| &mut batch.covers[at]));
         numbers.retain(|number| **number != ALL);
         let mut ranks: Vec<u8> = numbers.iter().map(|number| **number).chain([0]).collect();
         ranks.sort_unstable();
@@ -258,18 +259,18 @@ impl State {
 
     fn rename_events(&mut self) {
         let mut seen = Vec::new();
-        for ledger in self.ledgers.iter().flatten() {
+        for ledger in self.sets.ledgers.iter().flatten() {
             seen.extend(ledger.recorded.iter().map(|(_, event)| *event));
         }
-        for batch in &self.batches {
+        for batch in &self.sets.batches {
             let event = |awaited: &Awaited| match awaited {
                 Awaited::Event(event) => Some(*event),
                 _ => None,
             };
             seen.extend(batch.events.iter().filter_map(event));
         }
-        for place in &self.pieces {
-            if let Place::PerFree(_, Some(event)) = place {
+        for place in &self.sets.pieces {
+            if let Some(Wait::Event(_, Some(event))) = place.wait() {
                 seen.push(*event);
             }
         }
@@ -294,16 +295,16 @@ impl State {
                 self.events[event as usize] = state;
             }
         }
-        for ledger in self.ledgers.iter_mut().flatten() {
+        for ledger in self.sets.ledgers.iter_mut().flatten() {
             ledger.recorded.iter_mut().for_each(|(_, event)| *event = new(*event));
         }
-        for awaited in self.batches.iter_mut().flat_map(|batch| &mut batch.events) {
+        for awaited in self.sets.batches.iter_mut().flat_map(|batch| &mut batch.events) {
             if let Awaited::Event(event) = awaited {
                 *event = new(*event);
             }
         }
-        for place in &mut self.pieces {
-            if let Place::PerFree(_, Some(event)) = place {
+        for place in &mut self.sets.pieces {
+            if let Some((_, Some(event))) = place.event_mut() {
                 *event = new(*event);
             }
         }
@@ -326,7 +327,7 @@ impl State {
 
 /// Whether the application or a graph may still use the piece.
 fn is_owned(place: &Place) -> bool {
-    matches!(place, Place::Live(_) | Place::InGraph | Place::OfGraph)
+    matches!(place, Place::Live(_)) || place.wait() == Some(&Wait::Graph)
 }
 
 /// The index of a number in the list. A new number is appended.

@@ -61,7 +61,7 @@ impl Model {
     /// without a stream requests it.
     fn recovers(&self, state: &State) -> bool {
         let mut state = state.clone();
-        if state.fault.is_some() || state.pieces.iter().all(is_at_hand) {
+        if state.fault.is_some() || state.sets.pieces.iter().all(is_at_hand) {
             return true;
         }
         state.work.clear();
@@ -84,6 +84,7 @@ impl Model {
             }
             for context in 0..CONTEXTS as u8 {
                 if state
+                    .sets
                     .batches
                     .iter()
                     .any(|batch| batch.events[context as usize] == Awaited::Owed)
@@ -94,7 +95,7 @@ impl Model {
             }
             self.reclaim(&mut state, dead);
         }
-        state.pieces.iter().all(is_at_hand)
+        state.sets.pieces.iter().all(is_at_hand)
     }
 }
 
@@ -143,7 +144,7 @@ impl Model {
             Some(Fault::TooEarly(piece)) => format!("work of block {piece}'s former owner is pending"),
             Some(Fault::UsedByGraph(piece)) => format!("a graph that may be launched again uses block {piece}"),
             Some(Fault::ForeignEvent(_)) => "the pool has recorded an event that may be the application's".into(),
-            None => format!("the pool cannot reuse freed memory: {:?}", last.pieces),
+            None => format!("the pool cannot reuse freed memory: {:?}", last.sets.pieces),
         };
         let _ = writeln!(text, "   > {end}");
         Counterexample {

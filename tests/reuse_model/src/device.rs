@@ -70,7 +70,7 @@ impl State {
 
     /// From now on launches on the handle are not declared.
     fn undeclare(&mut self, handle: u8) {
-        for place in &mut self.pieces {
+        for place in &mut self.sets.pieces {
             if let Place::Live(block) = place {
                 block.declared &= !(1 << handle);
             }
@@ -96,7 +96,7 @@ impl State {
             }
         }
         let left = std::mem::take(&mut self.crossed[at]).then_some(CROSSED);
-        for piece in &mut self.pieces {
+        for piece in &mut self.sets.pieces {
             if let Place::Live(block) = piece
                 && block.context == Some(context)
             {

@@ -33,6 +33,9 @@ pub struct Bounds {
     pub waits: bool,
     /// Whether calls without a stream are made.
     pub without_stream: bool,
+    /// Whether an owner that has no frees stays as long as a batch covers it. Otherwise it is forgotten at once, which has
+    /// the same effect as long as its number does not serve again before (`Rule::OwnersOutliveBatches`).
+    pub orphans: bool,
     /// The maximum of steps; 0: no limit.
     pub steps: usize,
 }
@@ -85,10 +88,12 @@ impl Model {
             graph: Graph::default(),
             used,
             crossed: [false; CONTEXTS],
-            pieces: vec![Place::Common; self.bounds.pieces],
+            sets: Sets {
+                pieces: vec![Place::Common; self.bounds.pieces],
+                ledgers: Default::default(),
+                batches: Vec::new(),
+            },
             caches: Default::default(),
-            ledgers: Default::default(),
-            batches: Vec::new(),
             known,
             spare: [0; CONTEXTS],
             waiting: None,

@@ -29,18 +29,21 @@ impl Model {
         let events_go = self.holds(Rule::EventsGoWithTheirContext);
         if events_go {
             state.spare[at] = 0;
-            for place in &mut state.pieces {
-                if let Place::PerFree(of, event) = place
-                    && *of == context
-                {
-                    *event = None;
-                }
-            }
+            let events = state.sets.pieces.iter_mut().filter_map(Place::event_mut);
+            events
+                .filter(|(of, _)| *of == context)
+                .for_each(|(_, event)| *event = None);
         }
-        for batch in &mut state.batches {
+        for batch in &mut state.sets.batches {
             batch.events[at] = Awaited::Nothing;
         }
-        for ledger in state.ledgers.iter_mut().flatten().filter(|of| of.context == context) {
+        for ledger in state
+            .sets
+            .ledgers
+            .iter_mut()
+            .flatten()
+            .filter(|of| of.context == context)
+        {
             if let Some((number, _)) = ledger.recorded.pop()
                 && !self.holds(Rule::WaitsOutliveContexts)
             {
@@ -86,8 +89,8 @@ impl Model {
         if self.holds(Rule::ContextsOfStreamsAreKnown) {
             self.note_context(state, context);
         }
-        let owner = state.ledgers.iter().position(Option::is_none)? as u8;
-        state.ledgers[owner as usize] = Some(Ledger {
+        let owner = state.sets.ledgers.iter().position(Option::is_none)? as u8;
+        state.sets.ledgers[owner as usize] = Some(Ledger {
             context,
             ..Ledger::default()
         });
@@ -108,7 +111,7 @@ impl Model {
         let cache = &mut state.caches[handle as usize];
         cache.next = 1;
         if let Some(served) = cache.serves.take()
-            && let Some(ledger) = &mut state.ledgers[served.owner as usize]
+            && let Some(ledger) = &mut state.sets.ledgers[served.owner as usize]
         {
             ledger.orphan = true;
         }
@@ -145,12 +148,9 @@ impl Model {
         let cache = state.caches[handle as usize];
         let Some(served) = cache.serves else { return Some(false) };
         let waits = |owner: &u8, number: &u8| *owner == served.owner && *number >= cache.next;
-        let something = state.pieces.iter().any(|place| match place {
-            Place::Own(owner, number) => waits(owner, number),
-            Place::Behind(recorded) => recorded.iter().any(|(owner, number)| waits(owner, number)),
-            _ => false,
-        });
-        let Some(ledger) = &state.ledgers[served.owner as usize] else {
+        let mut streams = state.sets.pieces.iter().flat_map(Place::streams);
+        let something = streams.any(|(owner, number)| waits(owner, number));
+        let Some(ledger) = &state.sets.ledgers[served.owner as usize] else {
             return Some(false);
         };
         if !something {
@@ -164,7 +164,7 @@ impl Model {
         if self.holds(Rule::NumbersAreRaisedByEvents) {
             state.caches[handle as usize].next += 1;
         }
-        if let Some(ledger) = &mut state.ledgers[served.owner as usize] {
+        if let Some(ledger) = &mut state.sets.ledgers[served.owner as usize] {
             ledger.recorded.push((cache.next, event));
         }
         Some(true)
@@ -185,22 +185,22 @@ impl Model {
                     cache.next += u8::from(self.holds(Rule::NumbersAreRaisedByBatches));
                 }
             }
-            for (owner, ledger) in state.ledgers.iter().enumerate() {
+            for (owner, ledger) in state.sets.ledgers.iter().enumerate() {
                 if ledger.as_ref().is_some_and(|ledger| ledger.orphan) {
                     covers[owner] = ALL;
                 }
             }
             for (owner, number) in covers.iter_mut().enumerate() {
-                if !state.waits_for(owner as u8) {
+                if !state.sets.waits_for(owner as u8) {
                     *number = 0;
                 }
             }
         }
-        let open = state.pieces.contains(&Place::Open);
+        let open = state.sets.pieces.contains(&Place::uncovered());
         if !open && covers == [0; OWNERS] {
             return Some(false);
         }
-        if state.batches.len() == BATCHES {
+        if state.sets.batches.len() == BATCHES {
             return None;
         }
         let mut events = [Awaited::Nothing; CONTEXTS];
@@ -221,13 +221,7 @@ impl Model {
                 Awaited::Owed
             };
         }
-        let number = state.batches.len() as u8;
-        state.batches.push(Batch { events, covers });
-        for place in &mut state.pieces {
-            if *place == Place::Open {
-                *place = Place::Batch(number);
-            }
-        }
+        state.sets.cover(Batch { events, covers });
         Some(true)
     }
 
@@ -239,21 +233,17 @@ impl Model {
         let graph = std::mem::take(&mut state.graph);
         let cache = state.caches[graph.handle as usize];
         let same = |served: &Served| served.id == graph.id || !self.holds(Rule::GraphsLeaveByIds);
-        for place in &mut state.pieces {
-            match place {
-                Place::InGraph => {
-                    let fresh = self.holds(Rule::GraphsLeaveFreshFrees);
-                    let number = if fresh { cache.next } else { 0 };
-                    *place = match cache.serves.filter(same) {
-                        Some(served) => Place::Own(served.owner, number),
-                        None => Place::Open,
-                    };
-                }
-                Place::OfGraph => *place = Place::Open,
-                Place::Live(block) => block.graph = false,
-                _ => {}
-            }
-        }
+        let fresh = self.holds(Rule::GraphsLeaveFreshFrees);
+        let number = if fresh { cache.next } else { 0 };
+        let inside = cache.serves.filter(same).map(|Served { owner, .. }| {
+            let streams = Wait::Streams(vec![(owner, number)]);
+            Place::waits(Asker::Stream(owner), streams)
+        });
+        let (inside, outside) = match self.holds(Rule::GraphsGoOnToEvents) {
+            true => (inside.unwrap_or(Place::uncovered()), Place::uncovered()),
+            false => (Place::Common, Place::Common),
+        };
+        state.sets.graph_gone(&inside, &outside);
         state.caches.iter_mut().for_each(|cache| cache.captured = false);
     }
 
@@ -286,14 +276,11 @@ impl State {
     /// `PendingFrees::forget_event`: removes data on a handle that the driver has given to a new event.
     fn forget_event(&mut self, event: u8, waits_outlive: bool) {
         self.spare.iter_mut().for_each(|spare| *spare &= !(1 << event));
-        for place in &mut self.pieces {
-            if let Place::PerFree(_, of) = place
-                && *of == Some(event)
-            {
-                *of = None;
-            }
-        }
-        for ledger in self.ledgers.iter_mut().flatten() {
+        let events = self.sets.pieces.iter_mut().filter_map(Place::event_mut);
+        events
+            .filter(|(_, of)| **of == Some(event))
+            .for_each(|(_, of)| *of = None);
+        for ledger in self.sets.ledgers.iter_mut().flatten() {
             if let Some(at) = ledger.recorded.iter().position(|(_, of)| *of == event) {
                 if !waits_outlive {
                     ledger.complete = ledger.complete.max(ledger.recorded[at].0);
@@ -301,7 +288,7 @@ impl State {
                 ledger.recorded.drain(..=at);
             }
         }
-        for batch in &mut self.batches {
+        for batch in &mut self.sets.batches {
             for awaited in &mut batch.events {
                 if *awaited == Awaited::Event(event) {
                     *awaited = Awaited::Nothing;
@@ -313,21 +300,5 @@ impl State {
     fn dead_events(&self) -> u8 {
         let dead = (0..EVENTS).filter(|event| self.events[*event] == Event::Dead);
         dead.fold(0, |all, event| all | 1 << event)
-    }
-
-    /// The number of an owner's last completion event that was recorded or has completed.
-    pub fn last_recorded(&self, owner: u8) -> u8 {
-        let ledger = self.ledgers[owner as usize].as_ref();
-        ledger.map_or(0, |of| of.recorded.last().map_or(of.complete, |(number, _)| *number))
-    }
-
-    /// Whether a piece of the owner waits for an event.
-    fn waits_for(&self, owner: u8) -> bool {
-        let last = self.last_recorded(owner);
-        self.pieces.iter().any(|place| match place {
-            Place::Own(of, _) => *of == owner,
-            Place::Behind(recorded) => recorded.iter().any(|(of, number)| *of == owner && *number > last),
-            _ => false,
-        })
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::model::{Driver, Model};
 use crate::rules::Rule;
+use crate::sets::OwnerOutlives;
 use crate::state::*;
 
 /// The result of a query of an event whose context was destroyed. The handle may be an application's event by now.
@@ -25,7 +26,7 @@ impl Model {
         }
         let event = state.make_event(context, false)?;
         state.record(event, context_point(context));
-        for batch in &mut state.batches {
+        for batch in &mut state.sets.batches {
             if batch.events[at] == Awaited::Owed {
                 batch.events[at] = Awaited::Event(event);
             }
@@ -46,14 +47,15 @@ impl Model {
             _ => !state.is_pending(event_point(event)),
         };
         for owner in 0..OWNERS {
-            let Some(mut ledger) = state.ledgers[owner].take() else {
+            let mut complete = 0;
+            let Some(mut ledger) = state.sets.ledgers[owner].take() else {
                 continue;
             };
             while let Some((number, event)) = ledger.recorded.first().copied() {
                 if !over(state, event) && !lenient {
                     break;
                 }
-                ledger.complete = ledger.complete.max(number);
+                complete = number;
                 ledger.recorded.remove(0);
                 state.spare[ledger.context as usize] |= 1 << event;
             }
@@ -61,26 +63,17 @@ impl Model {
                 let last = ledger.recorded.last().map_or(0, |(_, event)| 1 << event);
                 state.spare[ledger.context as usize] |= last;
             }
-            state.ledgers[owner] = Some(ledger);
+            state.sets.ledgers[owner] = Some(ledger);
+            state.sets.complete_stream(owner as u8, complete);
         }
         self.reclaim_batches(state, over);
-        self.reclaim_per_free(state, dead);
-        for piece in 0..state.pieces.len() {
-            let is_over = |owner: u8, number: u8| {
-                let ledger = &state.ledgers[owner as usize];
-                ledger.as_ref().is_none_or(|ledger| ledger.complete >= number)
-            };
-            let common = match &state.pieces[piece] {
-                Place::Own(owner, number) => is_over(*owner, *number),
-                Place::Behind(recorded) => recorded.iter().all(|(owner, number)| is_over(*owner, *number)),
-                _ => false,
-            };
-            if common {
-                state.pieces[piece] = Place::Common;
-            }
-        }
+        self.reclaim_events(state, dead);
+        let outlives = OwnerOutlives {
+            batches: self.holds(Rule::OwnersOutliveBatches),
+            sets: self.holds(Rule::OwnersOutliveSets),
+        };
         for owner in 0..OWNERS as u8 {
-            state.forget_orphan(owner);
+            state.sets.forget_owner(owner, outlives);
         }
         if dead == DeadEvents::Refused {
             self.drop_dead_contexts(state);
@@ -89,7 +82,7 @@ impl Model {
 
     /// Batches complete in the order in which they were made.
     fn reclaim_batches(&self, state: &mut State, over: impl Fn(&State, u8) -> bool) {
-        while let Some(mut batch) = state.batches.first().cloned() {
+        while let Some(mut batch) = state.sets.batches.first().cloned() {
             for (context, awaited) in batch.events.iter_mut().enumerate() {
                 let synchronising = self.driver != Driver::Full;
                 if let Awaited::Event(event) = *awaited
@@ -108,68 +101,35 @@ impl Model {
                 }
             }
             if batch.events != [Awaited::Nothing; CONTEXTS] {
-                state.batches[0] = batch;
+                state.sets.batches[0] = batch;
                 return;
             }
-            for (owner, number) in batch.covers.iter().enumerate() {
-                if let Some(ledger) = &mut state.ledgers[owner] {
-                    ledger.complete = ledger.complete.max(*number);
-                }
-            }
-            state.batches.remove(0);
-            for place in &mut state.pieces {
-                match place {
-                    Place::Batch(0) => *place = Place::Common,
-                    Place::Batch(number) => *number -= 1,
-                    _ => {}
-                }
-            }
+            state.sets.complete_batch();
         }
     }
 
-    /// `Reclaimer::poll_per_free_events`.
-    fn reclaim_per_free(&self, state: &mut State, dead: DeadEvents) {
-        for piece in 0..state.pieces.len() {
-            let Place::PerFree(context, event) = state.pieces[piece] else {
+    /// The sets that wait for one event of a stream without an id.
+    fn reclaim_events(&self, state: &mut State, dead: DeadEvents) {
+        for piece in 0..state.sets.pieces.len() as u8 {
+            let Some(Wait::Event(context, event)) = state.sets.pieces[piece as usize].wait().cloned() else {
                 continue;
             };
             let Some(event) = event else {
-                let waits = self.holds(Rule::WaitsOutliveContexts);
-                state.pieces[piece] = if waits { Place::Open } else { Place::Common };
+                match self.holds(Rule::WaitsOutliveContexts) {
+                    true => state.sets.event_lost(piece),
+                    false => state.sets.complete_event(piece),
+                }
                 continue;
             };
             match (state.events[event as usize], dead) {
                 (Event::Dead, DeadEvents::Pending) => {}
-                (Event::Dead, DeadEvents::Refused) => state.pieces[piece] = Place::Open,
-                (Event::Dead, DeadEvents::Over) => {
-                    state.pieces[piece] = Place::Common;
-                    state.spare[context as usize] |= 1 << event;
-                }
-                _ if state.is_pending(event_point(event)) => {}
+                (Event::Dead, DeadEvents::Refused) => state.sets.event_lost(piece),
+                (of, _) if of != Event::Dead && state.is_pending(event_point(event)) => {}
                 _ => {
-                    state.pieces[piece] = Place::Common;
+                    state.sets.complete_event(piece);
                     state.spare[context as usize] |= 1 << event;
                 }
             }
-        }
-    }
-}
-
-impl State {
-    /// `Reclaimer::forget_orphan`: the number of an orphan that no piece waits for may become another owner's.
-    fn forget_orphan(&mut self, owner: u8) {
-        let at = owner as usize;
-        let idle = self.ledgers[at]
-            .as_ref()
-            .is_some_and(|ledger| ledger.orphan && ledger.recorded.is_empty());
-        let covered = self.batches.iter().any(|batch| batch.covers[at] != 0);
-        let named = self.pieces.iter().any(|place| match place {
-            Place::Own(of, _) => *of == owner,
-            Place::Behind(recorded) => recorded.iter().any(|(of, _)| *of == owner),
-            _ => false,
-        });
-        if idle && !covered && !named {
-            self.ledgers[at] = None;
         }
     }
 }

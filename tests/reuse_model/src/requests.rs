@@ -34,11 +34,15 @@ impl Model {
 
     /// The steps of a stream's request: its own free memory, common memory, and other streams' memory.
     pub fn take(&self, state: &mut State, piece: u8, handle: u8, owner: u8) -> Option<Source> {
-        let source = match state.pieces[piece as usize] {
+        let source = match &state.sets.pieces[piece as usize] {
             Place::Common => Source::Common,
-            Place::Own(of, _) if of == owner => Source::Own,
-            Place::Own(other, number) => {
-                let ledger = state.ledgers[other as usize].as_ref()?;
+            Place::Waits(set) if set.asker == Asker::Stream(owner) => Source::Own,
+            Place::Waits(Set {
+                asker: Asker::Stream(other),
+                wait: Wait::Streams(streams),
+            }) => {
+                let (other, number) = (*other, streams.first()?.1);
+                let ledger = state.sets.ledgers[other as usize].as_ref()?;
                 let near = ledger.context == state.streams[handle as usize].context;
                 if !near && self.holds(Rule::TakingStaysInTheContext) {
                     return None;
@@ -64,15 +68,17 @@ impl Model {
 
     /// Before CUDA 12.0: memory freed on any stream, after the event of that free.
     fn take_per_free(&self, state: &mut State, piece: u8, handle: u8) -> Option<Source> {
-        let source = match state.pieces[piece as usize] {
-            Place::Common => Source::Common,
-            Place::PerFree(_, Some(event)) if state.events[event as usize] == Event::Dead => return None,
-            Place::PerFree(context, _)
-                if context != state.streams[handle as usize].context && self.holds(Rule::TakingStaysInTheContext) =>
+        let place = &state.sets.pieces[piece as usize];
+        let source = match (place, place.wait()) {
+            (Place::Common, _) => Source::Common,
+            (_, Some(Wait::Event(_, Some(event)))) if state.events[*event as usize] == Event::Dead => return None,
+            (_, Some(Wait::Event(context, _)))
+                if *context != state.streams[handle as usize].context && self.holds(Rule::TakingStaysInTheContext) =>
             {
                 return None;
             }
-            Place::PerFree(context, Some(event)) => {
+            (_, Some(Wait::Event(context, Some(event)))) => {
+                let (context, event) = (*context, *event);
                 if self.holds(Rule::PerFreeEventsAreWaitedFor) {
                     state.wait(handle, event_point(event));
                 }
@@ -93,9 +99,9 @@ impl Model {
         if self.has_ids() {
             state.graph.id = state.caches[handle as usize].serves.map_or(0, |served| served.id);
         }
-        let source = match state.pieces[piece as usize] {
+        let source = match &state.sets.pieces[piece as usize] {
             Place::Common => Source::Common,
-            Place::InGraph => Source::Capture,
+            Place::Waits(set) if set.asker == Asker::Capture => Source::Capture,
             _ => return None,
         };
         state.caches[handle as usize].captured = true;
@@ -109,7 +115,7 @@ impl Model {
     pub fn allocate_anywhere(&self, state: &mut State, piece: u8, context: u8) -> Option<()> {
         self.reclaim_graph(state);
         self.note_caller(state, context);
-        if state.pieces[piece as usize] != Place::Common {
+        if state.sets.pieces[piece as usize] != Place::Common {
             return None;
         }
         state.hand_out(piece, None, false);
@@ -138,7 +144,8 @@ impl Model {
         }
         let Cache { serves, next, .. } = state.caches[at];
         if let Some(served) = serves.filter(|_| plain) {
-            state.pieces[piece as usize] = Place::Own(served.owner, next);
+            let streams = Wait::Streams(vec![(served.owner, next)]);
+            state.sets.insert(piece, Asker::Stream(served.owner), streams);
             return Some(());
         }
         self.free_slowly(state, piece, block, handle, current);
@@ -156,18 +163,22 @@ impl Model {
             ..
         } = state.caches[handle as usize];
         let shared = (block.unknown || !block.uses.is_empty()) && self.holds(Rule::DeclaredUsesCount);
-        let graph = matches!(&state.pieces[piece as usize], Place::Live(block) if block.graph);
-        state.pieces[piece as usize] = match serves {
+        let graph = matches!(&state.sets.pieces[piece as usize], Place::Live(block) if block.graph);
+        let (asker, wait) = match serves {
             _ if graph && self.holds(Rule::GraphsOwnTheirMemory) => {
                 let inside = captured && !shared && handle == state.graph.handle;
-                if inside { Place::InGraph } else { Place::OfGraph }
+                let asker = if inside { Asker::Capture } else { Asker::NoOne };
+                (asker, Wait::Graph)
             }
-            Some(served) if !shared => Place::Own(served.owner, next),
+            Some(served) if !shared => {
+                let streams = Wait::Streams(vec![(served.owner, next)]);
+                (Asker::Stream(served.owner), streams)
+            }
             Some(served)
                 if !block.unknown
-                    && let Some(behind) = self.behind(state, block, handle, served) =>
+                    && let Some(streams) = self.uses(state, block, handle, served) =>
             {
-                Place::Behind(behind)
+                (Asker::NoOne, Wait::Streams(streams))
             }
             _ => {
                 if self.holds(Rule::ContextsOfForeignFreesAreKnown) {
@@ -179,19 +190,20 @@ impl Model {
                     };
                     self.note_context(state, serves.map_or(asked, |served| served.context));
                 }
-                Place::Open
+                (Asker::NoOne, Wait::Uncovered)
             }
         };
+        state.sets.insert(piece, asker, wait);
     }
 
     /// `Reclaimer::free_with_uses`: a number for each stream that the block was declared for, if all are known.
-    fn behind(&self, state: &State, block: &Block, handle: u8, freeing: Served) -> Option<Vec<(u8, u8)>> {
+    fn uses(&self, state: &State, block: &Block, handle: u8, freeing: Served) -> Option<Vec<(u8, u8)>> {
         let own = Use {
             handle,
             id: freeing.id,
             owner: freeing.owner,
         };
-        let mut behind = Vec::new();
+        let mut streams = Vec::new();
         for of in block.uses.iter().chain([&own]) {
             let Cache { serves, next, .. } = state.caches[of.handle as usize];
             let same = |served: &Served| match self.holds(Rule::DeclaredUsesHaveIds) {
@@ -199,26 +211,27 @@ impl Model {
                 false => served.owner == of.owner,
             };
             match serves.filter(same) {
-                Some(served) => behind.push((served.owner, next)),
+                Some(served) => streams.push((served.owner, next)),
                 None if self.holds(Rule::UnknownUsesWaitForContexts) => return None,
                 None => {}
             }
         }
-        behind.sort_unstable();
-        behind.dedup();
-        Some(behind)
+        streams.sort_unstable();
+        streams.dedup();
+        Some(streams)
     }
 
     /// `Pool::free_with_event`: a free on a stream without an id.
     fn free_with_event(&self, state: &mut State, piece: u8, block: &Block, handle: u8, current: u8) -> Option<()> {
         self.reclaim_graph(state);
-        let graph = matches!(&state.pieces[piece as usize], Place::Live(block) if block.graph);
+        let graph = matches!(&state.sets.pieces[piece as usize], Place::Live(block) if block.graph);
         if graph {
             let inside = state.captures(handle) && !block.unknown;
-            state.pieces[piece as usize] = if inside { Place::InGraph } else { Place::OfGraph };
+            let asker = if inside { Asker::Capture } else { Asker::NoOne };
+            state.sets.insert(piece, asker, Wait::Graph);
         } else if block.unknown || state.captures(handle) {
             self.note_context(state, current);
-            state.pieces[piece as usize] = Place::Open;
+            state.sets.insert(piece, Asker::NoOne, Wait::Uncovered);
         } else {
             let context = state.streams[handle as usize].context;
             self.know(state, context);
@@ -227,7 +240,9 @@ impl Model {
                 // One event for all waiting frees of the handle.
                 state.spare[context as usize] |= 1 << event;
             }
-            state.pieces[piece as usize] = Place::PerFree(context, Some(event));
+            state
+                .sets
+                .insert(piece, Asker::Handle(handle), Wait::Event(context, Some(event)));
         }
         Some(())
     }
@@ -235,12 +250,12 @@ impl Model {
     /// A free without a stream, with that context current.
     pub fn free_anywhere(&self, state: &mut State, piece: u8, context: u8) {
         self.reclaim_graph(state);
-        let graph = matches!(&state.pieces[piece as usize], Place::Live(block) if block.graph);
-        state.pieces[piece as usize] = match graph {
-            true if self.holds(Rule::GraphsOwnTheirMemory) => Place::OfGraph,
-            _ if self.holds(Rule::FreesWithoutStreamWait) => Place::Open,
-            _ => Place::Common,
-        };
+        let graph = matches!(&state.sets.pieces[piece as usize], Place::Live(block) if block.graph);
+        match graph {
+            true if self.holds(Rule::GraphsOwnTheirMemory) => state.sets.insert(piece, Asker::NoOne, Wait::Graph),
+            _ if self.holds(Rule::FreesWithoutStreamWait) => state.sets.insert(piece, Asker::NoOne, Wait::Uncovered),
+            _ => state.sets.pieces[piece as usize] = Place::Common,
+        }
         self.note_caller(state, context);
     }
 
@@ -257,7 +272,7 @@ impl Model {
         } else {
             owner
         };
-        let Place::Live(block) = &mut state.pieces[piece as usize] else {
+        let Place::Live(block) = &mut state.sets.pieces[piece as usize] else {
             return None;
         };
         block.declared |= 1 << handle;
@@ -301,7 +316,7 @@ impl State {
         for work in self.work.iter_mut().filter(|work| work.piece == piece) {
             (work.former, work.declared) = (true, false);
         }
-        self.pieces[piece as usize] = Place::Live(Block {
+        self.sets.pieces[piece as usize] = Place::Live(Block {
             home,
             graph,
             context: home.map(|handle| self.streams[handle as usize].context),

@@ -58,8 +58,16 @@ pub enum Rule {
     GraphsLeaveFreshFrees,
     /// Memory of a graph belongs to the stream that captured it, identified by its id.
     GraphsLeaveByIds,
+    /// Memory of a destroyed graph goes on to events: to the next completion event of the stream that captured it, or to a
+    /// batch. Work that was queued on it beside the graph may be pending.
+    GraphsGoOnToEvents,
     /// A handle whose context was destroyed keeps its owner until another stream gets the handle.
     OwnersOutliveContexts,
+    /// An orphan's number becomes another owner's only once no batch covers the orphan's frees: the numbers of completion
+    /// events begin again with the new owner.
+    OwnersOutliveBatches,
+    /// The same, once no set waits for the orphan, not even after another owner.
+    OwnersOutliveSets,
     /// Before CUDA 12.0 a stream waits for the event of each free that it reuses.
     PerFreeEventsAreWaitedFor,
     /// Before CUDA 12.0 each free has an event of its own.
@@ -70,7 +78,7 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 31] = [
+    pub const ALL: [Rule; 34] = [
         Rule::IdsAreCompared,
         Rule::IdsAreComparedBeforeEvents,
         Rule::TakingWaitsForTheEvent,
@@ -98,7 +106,10 @@ impl Rule {
         Rule::GraphsOwnTheirMemory,
         Rule::GraphsLeaveFreshFrees,
         Rule::GraphsLeaveByIds,
+        Rule::GraphsGoOnToEvents,
         Rule::OwnersOutliveContexts,
+        Rule::OwnersOutliveBatches,
+        Rule::OwnersOutliveSets,
         Rule::PerFreeEventsAreWaitedFor,
         Rule::PerFreeEventsAreNotShared,
         Rule::ContextsOfPerFreeEventsAreKnown,

@@ -15,6 +15,7 @@ const MINIMAL: Model = Model {
         captures: false,
         waits: false,
         without_stream: true,
+        orphans: false,
         steps: 0,
     },
     broken: None,
@@ -28,7 +29,14 @@ pub fn streams() -> Model {
     MINIMAL
 }
 
-/// The same with two blocks, so that one may be freed after the event that covers the other.
+/// The same while owners stay as long as batches cover their frees, and their numbers come back afterwards.
+pub fn orphans() -> Model {
+    let mut model = MINIMAL;
+    model.bounds.orphans = true;
+    model
+}
+
+/// Two blocks, so that one may be freed after the event that covers the other.
 pub fn two_blocks() -> Model {
     let mut model = MINIMAL;
     model.bounds.pieces = 2;

@@ -1,8 +1,8 @@
 //! The model's state. Every number is small, and equal states are equal values (`canonical.rs`).
 //!
-//! A state has three parts. The *device* has streams, contexts, events and pending work. The *pool* has pieces of
-//! memory, a cache for each stream handle, a ledger of completion events for each owner of free memory, batches of
-//! context events, and a list of contexts. The *application* has a few notes on its next legal calls.
+//! A state has three parts. The *device* has streams, contexts, events and pending work. The *pool* has a cache for each
+//! stream handle, a list of contexts, and a table of sets: pieces of memory, a ledger of completion events for each owner
+//! of free memory, and batches of context events. The *application* has a few notes on its next legal calls.
 
 /// Pieces of memory, all of one size.
 pub const PIECES: usize = 2;
@@ -126,20 +126,46 @@ pub enum Place {
     Common,
     /// Handed out.
     Live(Block),
-    /// Freed on a stream: free space of its owner, safe for others after the completion event of that number.
-    Own(u8, u8),
-    /// Freed without a stream, and not yet covered by a batch.
-    Open,
-    /// Freed while declared for several streams: after a completion event of each owner.
-    Behind(Vec<(u8, u8)>),
-    /// Covered by the batch with that index.
+    /// Freed. It waits with that set.
+    Waits(Set),
+}
+
+/// Freed memory that waits: who may have it before, and what every other caller waits for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Set {
+    /// Who need not wait.
+    pub asker: Asker,
+    /// What every other caller waits for.
+    pub wait: Wait,
+}
+
+/// Who may have memory that waits before the wait is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Asker {
+    /// Every caller waits.
+    NoOne,
+    /// The stream whose frees have that owner.
+    Stream(u8),
+    /// The capture that the memory belongs to.
+    Capture,
+    /// The streams that have the handle. A handle may come back as another stream unnoticed, so they are only the first that
+    /// the memory is offered to, and the device makes them wait like all others.
+    Handle(u8),
+}
+
+/// What a set waits for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Wait {
+    /// For the contexts; no event covers it yet.
+    Uncovered,
+    /// For the contexts: for the batch with that index.
     Batch(u8),
-    /// Freed inside a capture, for reuse in that capture.
-    InGraph,
-    /// Freed elsewhere while it belongs to a graph.
-    OfGraph,
-    /// Freed on a stream without an id, of that context: after an event of its own. `None`: the context was destroyed.
-    PerFree(u8, Option<u8>),
+    /// For completion events: of each owner, the one of that number or a later one.
+    Streams(Vec<(u8, u8)>),
+    /// For one event in that context, on a stream without an id. `None`: the event was destroyed with the context.
+    Event(u8, Option<u8>),
+    /// For the end of the graph.
+    Graph,
 }
 
 /// A context that is gone, of which a stream had waited for another context's work.
@@ -198,6 +224,17 @@ pub struct Served {
     pub owner: u8,
     /// The handle of its context.
     pub context: u8,
+}
+
+/// The table of memory that waits, and the events that are known of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Sets {
+    /// Each piece of memory.
+    pub pieces: Vec<Place>,
+    /// The ledgers, by owner.
+    pub ledgers: [Option<Ledger>; OWNERS],
+    /// The batches of context events, oldest first.
+    pub batches: Vec<Batch>,
 }
 
 /// The completion events of an owner.
@@ -289,14 +326,10 @@ pub struct State {
     pub used: [bool; CONTEXTS],
     /// The application's note: contexts of which a stream was made to wait for another context's.
     pub crossed: [bool; CONTEXTS],
-    /// The pool's memory.
-    pub pieces: Vec<Place>,
+    /// The pool's memory, and what it waits for.
+    pub sets: Sets,
     /// The caches, by handle.
     pub caches: [Cache; HANDLES],
-    /// The ledgers, by owner.
-    pub ledgers: [Option<Ledger>; OWNERS],
-    /// Oldest first.
-    pub batches: Vec<Batch>,
     /// The contexts that the pool knows.
     pub known: [Known; CONTEXTS],
     /// Reusable events, for each context.

@@ -69,6 +69,9 @@ broken! {
     graphs_own_their_memory: GraphsOwnTheirMemory in captures(), 7;
     graphs_leave_fresh_frees: GraphsLeaveFreshFrees in captures(), 11;
     graphs_leave_by_ids: GraphsLeaveByIds in captures(), 11;
+    graphs_go_on_to_events: GraphsGoOnToEvents in captures(), 8;
+    owners_outlive_batches: OwnersOutliveBatches in orphans(), 16;
+    owners_outlive_sets: OwnersOutliveSets in declares(), 13;
     owners_outlive_contexts: OwnersOutliveContexts in contexts(), 12;
     per_free_events_are_waited_for: PerFreeEventsAreWaitedFor in contexts_without_ids(), 7;
     per_free_events_are_not_shared: PerFreeEventsAreNotShared in two_blocks_without_ids(), 8;

@@ -32,6 +32,11 @@ fn streams_created_and_destroyed() {
 }
 
 #[test]
+fn owners_that_come_back() {
+    holds("owners that come back", orphans());
+}
+
+#[test]
 fn two_blocks_of_one_context() {
     holds("two blocks", within(two_blocks(), 12));
 }

@@ -1,6 +1,6 @@
 //! Which addresses work may access, the physical memory behind them, and the changes of contents.
 
-use super::memory::{MappingSource, MemoryState};
+use super::memory::{FOREIGN, MappingSource, MemoryState};
 
 /// What work does to the contents of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,9 +19,6 @@ pub(super) enum Access {
     /// A copy by that device, which may also access `malloc` memory of another.
     Copy(u32),
 }
-
-/// Marks an address outside all device memory in place of a physical one.
-pub(super) const FOREIGN: u64 = 1 << 63;
 
 impl MemoryState {
     /// Whether `address` lies in a reservation or an allocation of a device.

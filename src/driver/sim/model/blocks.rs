@@ -1,9 +1,10 @@
 //! The checker's record of blocks: handed out, given back, resized.
 
-use super::checker_state::{CheckedBlock, Taker, name};
-use super::queue::Position;
+use super::checker::{Taker, name};
+use super::checker_state::CheckedBlock;
 use super::ranges::{Past, Use};
 use super::state::MachineState;
+use super::vector_clock::Position;
 
 impl MachineState {
     fn taker(&self, slot: Option<u32>) -> Taker {

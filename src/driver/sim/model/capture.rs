@@ -3,12 +3,12 @@
 use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use super::code::*;
+use super::entries::{CaptureState, CapturedAt, NodeWork};
 use super::functions::Call;
-use super::queue::{Position, QueueKind};
+use super::queue::QueueKind;
 use super::state::MachineState;
 use super::tables::{CAPTURE_ACTIVE, CAPTURE_DEAD, CAPTURE_IMPLIED, CAPTURE_NONE};
 use super::vector_clock::VectorClock;
-use super::work::NodeWork;
 use super::{Machine, ThreadState};
 
 /// `CU_STREAM_CAPTURE_MODE_GLOBAL`.
@@ -17,25 +17,6 @@ pub const MODE_GLOBAL: u32 = 0;
 pub const MODE_THREAD_LOCAL: u32 = 1;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 pub const MODE_RELAXED: u32 = 2;
-
-/// Where in a capture an event was recorded.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct CapturedAt {
-    pub(super) capture: u64,
-    pub(super) position: Position,
-}
-
-/// A running capture.
-#[derive(Debug)]
-pub(super) struct CaptureState {
-    pub(super) id: u64,
-    pub(super) graph: usize,
-    mode: u32,
-    thread: u64,
-    origin: u32,
-    invalid: bool,
-    members: Vec<u32>,
-}
 
 impl MachineState {
     /// Adds a stream to a capture.

@@ -6,8 +6,9 @@ use parking_lot::MutexGuard;
 
 use super::code::*;
 use super::functions::Call;
-use super::queue::{NEVER, Position};
+use super::queue::NEVER;
 use super::state::MachineState;
+use super::vector_clock::Position;
 use super::{Machine, abort};
 
 impl Machine {
@@ -32,7 +33,7 @@ impl Machine {
     pub fn context_captures(&self, context: usize) -> Result<bool> {
         let context = self.context_place(context)?;
         let state = self.state.lock();
-        let capturing = |stream: &super::streams::StreamState| stream.alive && stream.capture.is_some();
+        let capturing = |stream: &super::entries::StreamState| stream.alive && stream.capture.is_some();
         Ok(state
             .streams
             .iter()

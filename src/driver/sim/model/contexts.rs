@@ -3,47 +3,12 @@
 use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use super::code::*;
+use super::entries::{ContextState, StreamState};
 use super::functions::Call;
 use super::queue::QueueKind;
 use super::state::MachineState;
-use super::streams::StreamState;
 use super::tables::{CONTEXT_SLOTS, ObjectKind};
 use super::{Machine, ThreadState, tables};
-
-#[derive(Debug)]
-pub(super) struct ContextState {
-    /// 0: not alive.
-    pub(super) id: u64,
-    pub(super) device: u32,
-    pub(super) primary: bool,
-    /// Of a green context: its device's primary context, which it retains.
-    pub(super) green_of: Option<usize>,
-    pub(super) retained: u32,
-    /// A sticky error; 0: none.
-    pub(super) poison: u32,
-    /// Slot of the legacy stream.
-    pub(super) legacy: u32,
-    /// Queues of its streams, also of destroyed ones whose end the host has not observed.
-    pub(super) queues: Vec<u32>,
-    /// Queues of its living blocking streams.
-    pub(super) blocking: Vec<u32>,
-}
-
-impl ContextState {
-    pub(super) fn new(device: u32, primary: bool) -> ContextState {
-        ContextState {
-            id: 0,
-            device,
-            primary,
-            green_of: None,
-            retained: 0,
-            poison: 0,
-            legacy: 0,
-            queues: Vec::new(),
-            blocking: Vec::new(),
-        }
-    }
-}
 
 impl MachineState {
     /// Makes a context alive, with a new id and a new legacy stream.

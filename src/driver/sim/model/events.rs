@@ -1,28 +1,16 @@
 //! Events.
 
-use super::capture::CapturedAt;
 use super::code::*;
+use super::entries::{CapturedAt, EventState};
 use super::functions::Call;
-use super::queue::{Position, Work};
+use super::queue::Work;
 use super::state::MachineState;
 use super::tables::ObjectKind;
-use super::vector_clock::VectorClock;
+use super::vector_clock::{Position, VectorClock};
 use super::{Machine, ThreadState};
 
 /// A limit of a year or more counts as no limit.
 const UNBOUNDED: u64 = 365 * 86_400 * 1_000_000_000;
-
-#[derive(Debug)]
-pub(super) struct EventState {
-    pub(super) context: usize,
-    pub(super) context_id: u64,
-    /// What must complete. Empty where nothing was recorded, or the record had nothing to wait for.
-    tails: Vec<Position>,
-    /// What precedes the record.
-    clock: VectorClock,
-    /// Set if the last record was in a capture.
-    captured: Option<CapturedAt>,
-}
 
 impl MachineState {
     /// The queues of a context, and those of its green contexts.

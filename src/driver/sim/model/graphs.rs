@@ -1,33 +1,12 @@
 //! Graphs and their executables.
 
+use super::Machine;
 use super::code::*;
+use super::entries::{ExecState, GraphLife, GraphState, NodeWork};
 use super::functions::Call;
 use super::queue::Work;
 use super::state::MachineState;
 use super::tables::{ObjectKind, Tables};
-use super::work::NodeWork;
-use super::{Machine, objects::ObjectRef};
-
-#[derive(Debug)]
-pub(super) struct GraphState {
-    nodes: Vec<NodeWork>,
-    pub(super) objects: Vec<ObjectRef>,
-    life: u64,
-}
-
-#[derive(Debug)]
-pub(super) struct ExecState {
-    nodes: Vec<NodeWork>,
-    pub(super) objects: Vec<ObjectRef>,
-    life: u64,
-}
-
-/// What a graph and its executables share. The memory of the graph's capture belongs to them while one of them exists.
-#[derive(Debug)]
-pub(super) struct GraphLife {
-    owners: u32,
-    queues: Vec<u32>,
-}
 
 impl MachineState {
     pub(super) fn open_graph(&mut self, tables: &Tables) -> usize {

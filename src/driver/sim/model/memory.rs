@@ -7,8 +7,11 @@ use super::addresses::{Addresses, Chooser};
 use super::arena::Arena;
 use super::code::*;
 use super::host_memory::{self, BackingFile, page};
+use super::number_map::NumberMap;
 use super::shared::SharedDevices;
-use super::state::NumberMap;
+
+/// Marks an address outside all device memory in place of a physical one.
+pub(super) const FOREIGN: u64 = 1 << 63;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MappingSource {
@@ -431,7 +434,7 @@ impl MemoryState {
         let size = *self.pinned.get(&address).ok_or(INVALID_VALUE)?;
         Ok(Mapping {
             size,
-            offset: address | super::access::FOREIGN,
+            offset: address | FOREIGN,
             device: 0,
             source: MappingSource::Handle(0),
             alias: 0,

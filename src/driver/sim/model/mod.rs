@@ -32,7 +32,7 @@
 //!   the id and the context of a stream that captures, in any mode; legacy-stream work while a blocking stream captures;
 //!   waits for outside events; queries of captured events; merges of captures; joins of an invalid capture; context
 //!   events and synchronization while a stream of the device captures.
-//! * **Graphs and user objects** (`graphs`, `objects`): a launch is a use by every node. A captured launch makes a
+//! * **Graphs and user objects** (`graphs`, `objects`, `destructors`): a launch is a use by every node. A captured launch makes a
 //!   child node, which retains the user objects of its graph. Destructors run late, on one shared thread. A driver call
 //!   in a destructor aborts.
 //! * **Time**: each call advances the clock by its latency. A wait advances it to the end of the awaited work. Contents
@@ -64,12 +64,15 @@ mod checker_state;
 pub mod code;
 pub mod context_work;
 pub mod contexts;
+mod destructors;
+mod entries;
 pub mod events;
 pub mod failures;
 pub mod functions;
 pub mod graphs;
 mod host_memory;
 mod memory;
+mod number_map;
 pub mod objects;
 mod queue;
 mod ranges;
@@ -202,7 +205,7 @@ pub struct Machine {
     state: Mutex<MachineState>,
     /// Signalled when a persistent kernel is released.
     released: Condvar,
-    callbacks: objects::Callbacks,
+    callbacks: destructors::Callbacks,
 }
 
 impl std::fmt::Debug for Machine {
@@ -243,7 +246,7 @@ impl Machine {
             latencies: std::array::from_fn(|at| AtomicU64::new(config.latencies.of(Call::ALL[at]))),
             state: Mutex::new(state),
             released: Condvar::new(),
-            callbacks: objects::Callbacks::default(),
+            callbacks: destructors::Callbacks::default(),
             config,
         })
     }

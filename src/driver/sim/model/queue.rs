@@ -6,10 +6,7 @@
 use std::collections::VecDeque;
 
 use super::tables::Tables;
-use super::vector_clock::VectorClock;
-
-/// (queue, number of its operations): everything in that queue up to and including that operation.
-pub(super) type Position = (u32, u64);
+use super::vector_clock::{Position, VectorClock};
 
 /// No completion time is known yet.
 pub(super) const NEVER: u64 = u64::MAX;

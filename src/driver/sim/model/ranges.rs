@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::queue::{Position, Queues};
+use super::queue::Queues;
+use super::vector_clock::Position;
 
 /// A use whose end the host has not observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,51 +1,18 @@
 //! What the machine's lock guards.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 
 use super::MachineConfig;
-use super::capture::CaptureState;
 use super::checker_state::CheckerState;
 use super::code::{CONTEXT_IS_DESTROYED, INVALID_CONTEXT, Result};
-use super::contexts::ContextState;
-use super::events::EventState;
-use super::graphs::{ExecState, GraphLife, GraphState};
+use super::entries::{CaptureState, ContextState, EventState, ExecState, GraphLife, GraphState, StreamState};
 use super::memory::MemoryState;
+use super::number_map::NumberMap;
 use super::objects::Objects;
-use super::queue::{Position, Queues};
-use super::streams::StreamState;
+use super::queue::Queues;
 use super::tables::Tables;
-use super::vector_clock::VectorClock;
-
-/// A hasher for keys that are small numbers.
-#[derive(Default)]
-pub(super) struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        let mixed = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ (mixed >> 29);
-    }
-
-    fn write_usize(&mut self, n: usize) {
-        self.write_u64(n as u64);
-    }
-}
-
-/// A map keyed by numbers.
-pub(super) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
+use super::vector_clock::{Position, VectorClock};
 
 pub(super) struct MachineState {
     pub(super) tables: Arc<Tables>,

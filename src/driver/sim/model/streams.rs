@@ -3,25 +3,13 @@
 use std::sync::atomic::{Ordering::Acquire, Ordering::Release};
 
 use super::code::*;
+use super::entries::StreamState;
 use super::functions::Call;
-use super::queue::{Position, QueueKind, Work};
+use super::queue::{QueueKind, Work};
 use super::state::MachineState;
 use super::tables::{CAPTURE_DEAD, CAPTURE_IMPLIED, ObjectKind, STREAM_SLOTS};
-use super::vector_clock::VectorClock;
+use super::vector_clock::{Position, VectorClock};
 use super::{Machine, ThreadState, abort};
-
-/// One entry in the table of streams: the stream that lives there, or lived there last.
-#[derive(Debug)]
-pub(super) struct StreamState {
-    pub(super) alive: bool,
-    pub(super) context: usize,
-    pub(super) kind: QueueKind,
-    pub(super) queue: u32,
-    /// The thread whose per-thread default stream this is; 0: none.
-    pub(super) thread: u64,
-    /// The running capture that it takes part in, and its queue there.
-    pub(super) capture: Option<(u64, u32)>,
-}
 
 impl MachineState {
     /// A new stream in the slot that was freed last.

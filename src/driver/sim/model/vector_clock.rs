@@ -1,6 +1,7 @@
 //! Vector clocks: for each queue, how many of its operations are known to precede a point.
 
-use super::queue::Position;
+/// (queue, number of its operations): everything in that queue up to and including that operation.
+pub(super) type Position = (u32, u64);
 
 /// A sorted list of (queue, preceding operations of it). Queues that are not listed count 0.
 #[derive(Debug, Clone, Default)]

@@ -3,18 +3,11 @@
 use super::Machine;
 use super::access::{Access, Effect};
 use super::code::*;
+use super::entries::NodeWork;
 use super::functions::Call;
-use super::queue::{Position, Work};
+use super::queue::Work;
 use super::state::MachineState;
-
-/// One piece of work.
-#[derive(Debug, Clone)]
-pub(super) struct NodeWork {
-    pub(super) what: &'static str,
-    pub(super) duration: u64,
-    pub(super) ranges: Vec<(u64, u64)>,
-    pub(super) effect: Effect,
-}
+use super::vector_clock::Position;
 
 impl MachineState {
     /// Queues or captures work, and passes its uses of memory to the checker.

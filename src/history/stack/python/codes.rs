@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::chain::{Block, bytes, text};
 use super::layout::Layout;
 use super::memory::Memory;
+use super::objects::{Block, bytes, text};
 use super::{Missing, Object, PythonFrame, Running};
 
 /// What distinguishes a code object from another one at the same address: the pointers to its file's name, its name and
@@ -72,10 +72,6 @@ impl Codes {
     /// The maximum number of code objects in a generation, and of bytes that are copied of them.
     const MAX: usize = 1 << 15;
     const MAX_BYTES: usize = 64 << 20;
-    /// The maximum number of bytes of a table of lines.
-    pub(super) const MAX_TABLE: u64 = 16 << 20;
-    /// The maximum number of letters of a name.
-    pub(super) const MAX_TEXT: u64 = 64 << 10;
 
     fn at(&self, address: usize) -> Option<u32> {
         self.by_address.as_ref()?.get(&address).copied()

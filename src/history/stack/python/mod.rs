@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::intern::Frame;
+use super::frame::{Frame, Missing, Running};
 use super::modules;
 
 mod chain;
@@ -31,66 +31,11 @@ mod confirm;
 mod layout;
 mod lines;
 mod memory;
+mod objects;
 
 use confirm::Verdict;
 
 type Object = *mut c_void;
-
-/// A frame as it was taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::history::stack) struct Running {
-    /// The code object's number.
-    pub(in crate::history::stack) code: u32,
-    /// The instruction, in bytes from the first one, or [`Running::LINE`] and the line.
-    pub(in crate::history::stack) place: i64,
-}
-
-impl Running {
-    pub(in crate::history::stack) const NONE: Running = Running { code: 0, place: 0 };
-    const LINE: i64 = 1 << 32;
-
-    /// The line, where the place is one.
-    fn line(self) -> Option<i64> {
-        (self.place >= Running::LINE).then_some(self.place - Running::LINE)
-    }
-}
-
-/// Why a stack has no frames of Python although Python runs on its thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Missing {
-    /// No layout is known of this interpreter.
-    Unknown,
-    /// The interpreter has no lock.
-    FreeThreaded,
-    /// What was read is not what the interpreter's functions say.
-    Different,
-    /// No thread with the interpreter's lock has compared the two.
-    Unconfirmed,
-    /// The kernel does not let the thread read.
-    Refused,
-    /// The process has several interpreters.
-    Interpreters,
-    /// The interpreter is ending, and frees the states of threads.
-    Ending,
-    /// What was read is no chain of frames.
-    Unreadable,
-}
-
-impl Missing {
-    /// The name of the frame that stands in a stack for those that are missing.
-    pub fn mark(self) -> &'static str {
-        match self {
-            Missing::Unknown => "<no Python frames: this version of Python is not known>",
-            Missing::FreeThreaded => "<no Python frames: Python is built without its lock>",
-            Missing::Different => "<no Python frames: Python's memory is laid out differently>",
-            Missing::Unconfirmed => "<no Python frames: no thread with Python's lock has confirmed them>",
-            Missing::Refused => "<no Python frames: the kernel refuses process_vm_readv>",
-            Missing::Interpreters => "<no Python frames: the process has several interpreters>",
-            Missing::Ending => "<no Python frames: Python is ending>",
-            Missing::Unreadable => "<no Python frames: they cannot be read>",
-        }
-    }
-}
 
 /// What [`take`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
