@@ -109,6 +109,8 @@ impl Pool {
         // The pool never notices the end of a green context, so its handle alone does not tell it from a later context.
         match core.reclaimer.contexts.green(context) {
             Some(identity) => inner.known_green = Some((free, identity)),
+            // It may be a green one.
+            None if core.reclaimer.contexts.is_unidentified(context) => {}
             None => inner.known_context = Some(free),
         }
     }

@@ -35,6 +35,7 @@ mod cover;
 pub mod free;
 mod free_dedicated;
 pub mod graphs;
+mod home;
 mod later;
 mod oneshot;
 pub mod pending;
@@ -45,7 +46,8 @@ mod streams;
 pub mod synchronization;
 pub mod wait;
 
-pub use contexts::{Contexts, Home};
+pub use contexts::Contexts;
+pub use home::Home;
 
 use graphs::Captures;
 use pending::{Awaited, PendingFrees};
