@@ -53,7 +53,9 @@ impl FreeSpace {
     /// The stream of `owner` has made a request now, or did so since its cache was flushed last.
     pub fn is_heard(&mut self, owner: Owner) {
         let LastRequests { asked, owners } = &mut self.last_requests;
-        let presence = &mut self.spaces[owner.0 as usize].presence;
+        let space = &mut self.spaces[owner.0 as usize];
+        space.heard = *asked;
+        let presence = &mut space.presence;
         match *presence {
             _ if owner == COMMON => {}
             Presence::Returned => {}
@@ -72,6 +74,11 @@ impl FreeSpace {
     /// Whether `owner` is silent. Common free space never is.
     pub fn is_silent(&self, owner: Owner) -> bool {
         owner != COMMON && matches!(self.spaces[owner.0 as usize].presence, Presence::Silent { .. })
+    }
+
+    /// How many bytes had been asked for when `owner` was heard last.
+    pub fn heard(&self, owner: Owner) -> u64 {
+        self.spaces[owner.0 as usize].heard
     }
 
     /// Whether all that a silent owner has is complete: its `event_number` is at most `through`. A stream with work that is

@@ -46,6 +46,8 @@ struct Capture {
 
 /// What a graph that is gone leaves.
 pub struct Remains {
+    /// The capture's number.
+    number: u32,
     /// The free space of its streams, with their ids.
     pub owners: Vec<(Key, Owner, u64)>,
     /// Blocks that are ordinary blocks from now on.
@@ -83,7 +85,11 @@ fn ended(
     move || {
         let keys = keys.lock().clone();
         let outside = |caches: Arc<StreamCaches>| {
-            let inside = |key: &Key| caches.get(*key).inner.lock().capture == number;
+            let inside = |key: &Key| {
+                caches
+                    .lock_known(*key)
+                    .is_some_and(|(_, inner)| inner.capture == number)
+            };
             !keys.is_empty() && !keys.iter().any(inside)
         };
         notice.gone.load(Ordering::Acquire) || caches.upgrade().is_some_and(outside)
@@ -217,7 +223,8 @@ impl Captures {
         self.seen = self.count.load(Ordering::Acquire);
         self.captures
             .extract_if(|_, capture| capture.notice.gone.load(Ordering::Acquire))
-            .map(|(_, capture)| Remains {
+            .map(|(number, capture)| Remains {
+                number,
                 owners: capture
                     .owners
                     .into_iter()
@@ -261,19 +268,29 @@ impl Reclaimer {
     fn reclaim_gone_graphs(&mut self, pool: &Pool, memory: &mut Memory) {
         for remains in self.graphs.take_gone() {
             for (key, owner, id) in remains.owners {
-                let mut inner = pool.caches.get(key).inner.lock();
-                let event_number = inner.next_event;
-                match inner.served() {
-                    Some(served) if served.id == id && served.device == pool.device => {
+                let cache = pool.caches.lock_known(key).map(|(_, mut inner)| {
+                    // No cache stays in a capture that is gone: another key may have it.
+                    if (inner.capture, inner.capture_device) == (remains.number, pool.device) {
+                        inner.capture = 0;
+                    }
+                    inner
+                });
+                let serving = cache.and_then(|inner| {
+                    let served = inner.served()?;
+                    let into = (served.id == id && served.device == pool.device).then_some(served.owner)?;
+                    Some((into, inner))
+                });
+                match serving {
+                    Some((into, mut inner)) => {
                         if pool.recorder.is_on() {
                             let of_it = memory.free_space.tiles().filter(|tile| tile.free == Some(owner));
                             of_it.for_each(|tile| pool.record_range_completed(tile.offset, tile.size));
                         }
-                        let bytes = memory.free_space.transfer(owner, served.owner, u64::MAX, event_number);
+                        let bytes = memory.free_space.transfer(owner, into, u64::MAX, inner.next_event);
                         inner.uncovered += bytes;
                         memory.counts.end_pending(bytes);
                     }
-                    _ => {
+                    None => {
                         for id in memory.free_space.take_all(owner) {
                             let freed = Freed::Block { id, give_back: false };
                             self.pending.file(freed, &memory.free_space);

@@ -44,6 +44,7 @@ mod poll;
 pub mod stream_uses;
 mod streams;
 pub mod synchronization;
+mod vacate;
 pub mod wait;
 
 pub use contexts::Contexts;
@@ -72,6 +73,8 @@ pub struct Reclaimer {
     synchronized_later: Option<Awaited>,
     /// How many requests wait for an event without the lock.
     pub(in crate::pool) waiting: u32,
+    /// With how many owners streams that are gone are looked for.
+    look_at: usize,
     /// A growth has waited in vain for the work that used its range before (`dedicated_memory::Remainder`).
     pub(in crate::pool) growth_waited_in_vain: bool,
 }
@@ -89,6 +92,7 @@ impl Reclaimer {
             refused_for_capture: false,
             synchronized_later: None,
             waiting: 0,
+            look_at: vacate::FIRST_LOOK,
             growth_waited_in_vain: false,
         }
     }

@@ -157,15 +157,22 @@ impl PendingFrees {
 
     /// Forgets an orphan that nothing waits for; false where something does.
     pub fn remove(&mut self, owner: Owner) -> bool {
-        let idle = self
-            .completion_events
-            .get(&owner)
-            .is_some_and(|events| events.orphan && events.events.is_empty() && events.batches == 0)
-            && !self.behind.waits_for(owner, 0);
-        if idle {
+        let gone = self.is_idle(owner) && !self.is_streams(owner);
+        if gone {
             self.completion_events.remove(&owner);
         }
-        idle
+        gone
+    }
+
+    /// Whether nothing waits for events of `owner`, and its stream has no dedicated allocation.
+    pub fn is_idle(&self, owner: Owner) -> bool {
+        let idle = |events: &CompletionEvents| events.events.is_empty() && events.batches == 0 && events.dedicated == 0;
+        self.completion_events.get(&owner).is_some_and(idle) && !self.behind.waits_for(owner, 0)
+    }
+
+    /// How many owners there are.
+    pub fn count_owners(&self) -> usize {
+        self.completion_events.len()
     }
 
     /// Adds what was freed without a stream.

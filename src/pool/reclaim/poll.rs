@@ -1,7 +1,7 @@
 //! Polls completion events and returns finished frees to the common free space.
 
 use crate::history::Action;
-use crate::pool::free_space::{COMMON, Owner};
+use crate::pool::free_space::{COMMON, FreeSpace, Owner};
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::pending::{Asks, Freed, PendingFrees};
 use crate::pool::stream_cache::block::{Block, State};
@@ -97,14 +97,15 @@ impl Reclaimer {
                 continue;
             }
             if memory.free_space.transfer(owner, COMMON, complete, 0) > 0 || memory.free_space.free_bytes(owner) == 0 {
-                self.forget_orphan(memory, owner);
+                self.forget_orphan(&mut memory.free_space, owner);
             }
         }
     }
 
-    fn forget_orphan(&mut self, memory: &mut Memory, owner: Owner) {
-        if memory.free_space.free_bytes(owner) == 0 && self.pending.remove(owner) {
-            memory.free_space.remove_owner(owner);
+    /// Forgets an orphan that has nothing and that nothing waits for. Its number serves again.
+    pub(in crate::pool::reclaim) fn forget_orphan(&mut self, free_space: &mut FreeSpace, owner: Owner) {
+        if free_space.free_bytes(owner) == 0 && self.pending.remove(owner) {
+            free_space.remove_owner(owner);
         }
     }
 

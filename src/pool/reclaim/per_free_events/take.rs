@@ -28,10 +28,10 @@ impl Reclaimer {
         pool: &Pool,
         memory: &mut Memory,
         want: &Want,
-        view: &StreamView<'_>,
+        view: &StreamView,
         reach: Reach,
     ) -> Option<NodeId> {
-        let near = |key: &Key| reach == Reach::Any || *key == view.cache.key;
+        let near = |key: &Key| reach == Reach::Any || *key == view.key;
         let free_space = &mut memory.free_space;
         let mut found = Vec::new();
         if !self.pending.per_free_events.by.keys().any(near) {
@@ -83,7 +83,7 @@ impl Reclaimer {
         pool: &Pool,
         memory: &mut Memory,
         want: &Want,
-        view: &StreamView<'_>,
+        view: &StreamView,
     ) -> Option<NodeId> {
         let here = pool.calls.query(|driver| driver.stream_context(view.stream)).ok()?;
         let entries = self.pending.per_free_events.within(here);
@@ -121,7 +121,7 @@ impl Reclaimer {
             }
         }
         let events = &mut self.pending.per_free_events;
-        events.push(view.cache.key, context, event, PendingMemory::Space(all));
+        events.push(view.key, context, event, PendingMemory::Space(all));
         let id = free_space.take(all, want.size, want.align)?;
         if id > Blocks::MAX {
             free_space.put_back(id, all);
