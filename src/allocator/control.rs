@@ -34,11 +34,10 @@ impl Allocator {
         if !self.streams || self.stream_device(stream)? != pool.device {
             return pool.add_unknown_use(address, Some(self.driver.context_of(stream)?));
         }
-        let cache = self.caches.get(key);
-        self.leave_other_device(cache, pool.device);
+        self.leave_other_device(key, pool.device);
         let (id, capture) = self.query_stream(stream)?;
         let view = StreamView {
-            cache,
+            key,
             stream,
             id,
             capture,
@@ -60,14 +59,13 @@ impl Allocator {
         let Some(key) = self.key(stream)? else {
             return Ok(());
         };
-        let cache = self.caches.get(key);
-        let known = cache.inner.lock().served().map(|served| (served.id, served.device));
+        let known = self.served_by(key, |served| (served.id, served.device));
         let Some((id, pool)) = known.and_then(|(id, device)| Some((id, self.existing_pool(device)?))) else {
             return Ok(());
         };
         // A completion event on another stream with the same handle would not cover this stream's work.
         let (now, capture) = self.query_stream(stream)?;
-        pool.release_stream(cache, Some(stream).filter(|_| now == id && capture == Capture::None));
+        pool.release_stream(key, Some(stream).filter(|_| now == id && capture == Capture::None));
         Ok(())
     }
 

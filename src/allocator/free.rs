@@ -58,17 +58,17 @@ impl Allocator {
         if stream.is_none() {
             return self.free_without_stream(pool, id, block, address);
         }
-        let Some(cache) = self.cache(stream).filter(|_| self.config.fill.is_none()) else {
+        let Some(key) = self.free_key(stream).filter(|_| self.config.fill.is_none()) else {
             return self.free_block_slowly(pool, id, block, address, stream);
         };
-        let inner = self.lock_for_free(pool, cache);
+        let (cache, inner) = self.lock_for_free(pool, key);
         let trusted = self.config.streams_trusted;
         match pool.free_to_cache::<RECORDED>(cache, inner, (id, block), address, trusted) {
             FreedToCache::NotClaimed => return self.free_on_other_stream(pool, id, block, address, stream),
-            FreedToCache::Claimed => pool.free(id, block, FreedOn::Stream(cache)),
+            FreedToCache::Claimed => pool.free(id, block, FreedOn::own(key)),
             FreedToCache::Taken { event_wanted } => {
                 if event_wanted && let Some(stream) = stream {
-                    self.record_event(pool, cache, stream);
+                    self.record_event(pool, key, stream);
                 }
             }
         }
@@ -135,7 +135,7 @@ impl Allocator {
             // The fill is work that this free waits for: the block stays pending until the fill has completed.
             let _ = pool.fill(address, byte, block.size(), stream);
         }
-        let Some(cache) = self.cache_of(stream, pool) else {
+        let Some(key) = self.key_in(stream, pool) else {
             match self.per_free_key(stream) {
                 Some((stream, key)) => pool.free_with_event(id, block, stream, key),
                 None => pool.free(id, block, FreedOn::without_cache(stream)),
@@ -143,28 +143,30 @@ impl Allocator {
             return Ok(());
         };
         // Without a driver, naming the stream does no harm either.
-        let elsewhere = |home: &StreamCache| !std::ptr::eq(home, cache);
-        let other = stream.filter(|_| home.is_some_and(elsewhere) || !self.driver.knows_work());
-        if let Some(home) = home.filter(|home| elsewhere(home) && Lifetimes::notes(block.size())) {
+        let elsewhere = home.filter(|home| *home != key);
+        let other = stream.filter(|_| elsewhere.is_some() || !self.driver.knows_work());
+        if let Some(home) = elsewhere.filter(|_| Lifetimes::notes(block.size()))
+            && let Some((_, mut home)) = self.caches.lock_known(home)
+        {
             // It goes home once the work of the other stream has completed.
-            home.inner.lock().lifetimes.note(block.size(), u64::MAX);
+            home.lifetimes.note(block.size(), u64::MAX);
         }
-        if let Some(stream) = other.filter(|_| !cache.inner.lock().serves(pool.device)) {
-            self.record_event(pool, cache, stream);
+        if let Some(stream) = other.filter(|_| self.served_by(key, |of| of.device) != Some(pool.device)) {
+            self.record_event(pool, key, stream);
         }
-        let mut inner = self.lock_for_free(pool, cache);
+        let (cache, mut inner) = self.lock_for_free(pool, key);
         if !inner.serves(pool.device) || !block.is_plain() {
             drop(inner);
-            pool.free(id, block, FreedOn::Stream(cache));
+            pool.free(id, block, FreedOn::stream(key, home));
             return Ok(());
         }
         block.become_free(State::Cached);
-        pool.record_freed(Action::Freed, id, Some(cache.key.stream));
+        pool.record_freed(Action::Freed, id, Some(key.stream));
         inner.take(pool, cache, id, block);
         let due = other.filter(|_| inner.is_event_due(pool));
         drop(inner);
         if let Some(stream) = due {
-            self.record_event(pool, cache, stream);
+            self.record_event(pool, key, stream);
         }
         Ok(())
     }
@@ -173,8 +175,8 @@ impl Allocator {
     /// An unknown stream becomes known. If the stream is another device's, the pool notes that its context uses the
     /// pool.
     #[cold]
-    fn record_event(&self, pool: &Pool, cache: &StreamCache, stream: Stream) {
-        let known = cache.inner.lock().serves(pool.device);
+    fn record_event(&self, pool: &Pool, key: Key, stream: Stream) {
+        let known = self.served_by(key, |of| of.device) == Some(pool.device);
         let device = if known {
             Ok(pool.device)
         } else {
@@ -182,8 +184,8 @@ impl Allocator {
         };
         match device {
             Ok(device) if device == pool.device => {
-                self.leave_other_device(cache, pool.device);
-                pool.record_event_of_free(cache, stream, self.config.streams_trusted);
+                self.leave_other_device(key, pool.device);
+                pool.record_event_of_free(key, stream, self.config.streams_trusted);
             }
             Ok(_) => {
                 let _ = pool.note_stream_context(stream);
@@ -197,10 +199,10 @@ impl Allocator {
         let take = |pool: &Pool| match self.per_free_key(stream) {
             Some((stream, key)) => pool.free_dedicated_with_event(address, stream, key),
             None => {
-                let freed_on = match self.cache_of(stream, pool) {
-                    Some(cache) => {
-                        drop(self.lock_for_free(pool, cache));
-                        FreedOn::Stream(cache)
+                let freed_on = match self.key_in(stream, pool) {
+                    Some(key) => {
+                        drop(self.lock_for_free(pool, key));
+                        FreedOn::own(key)
                     }
                     None => FreedOn::without_cache(stream),
                 };
@@ -225,39 +227,36 @@ impl Allocator {
     /// Locks the cache of the stream that a free names. Unless streams are trusted, the pool also notes the context
     /// that the free is made in.
     #[inline]
-    fn lock_for_free<'c>(&self, pool: &Pool, cache: &'c StreamCache) -> Guard<'c, Inner> {
-        let context = match cache.key.context {
+    fn lock_for_free(&self, pool: &Pool, key: Key) -> (&StreamCache, Guard<'_, Inner>) {
+        let context = match key.context {
             _ if self.config.streams_trusted => None,
             0 => self.driver.current_context().ok().flatten(),
             context => Some(Context(context)),
         };
-        let inner = cache.inner.lock();
+        let (cache, inner) = self.caches.lock(key);
         match context {
             Some(context) if !inner.knows_context(pool, context) => {
                 drop(inner);
-                pool.note_free_context(cache, context);
-                cache.inner.lock()
+                pool.note_free_context(key, context);
+                self.caches.lock(key)
             }
-            _ => inner,
+            _ => (cache, inner),
         }
     }
 
-    /// The cache of the stream that a free names. `None` for a free without a stream, where streams have no caches, and
+    /// The key of the stream that a free names. `None` for a free without a stream, where streams have no caches, and
     /// for a default stream without a current context.
     #[inline]
-    fn cache(&self, stream: Option<Stream>) -> Option<&StreamCache> {
+    fn free_key(&self, stream: Option<Stream>) -> Option<Key> {
         let stream = stream.filter(|_| self.streams)?;
-        Some(self.caches.get(self.key(stream).ok()??))
+        self.key(stream).ok()?
     }
 
     /// The same for a free in `pool`. If no context is current and the primary one cannot be, a default stream means
     /// that of the pool's own context.
-    fn cache_of(&self, stream: Option<Stream>, pool: &Pool) -> Option<&StreamCache> {
+    fn key_in(&self, stream: Option<Stream>, pool: &Pool) -> Option<Key> {
         let stream = stream.filter(|_| self.streams)?;
         let key = self.key(stream).ok()?;
-        Some(
-            self.caches
-                .get(key.unwrap_or_else(|| Key::default_stream(stream, pool.home()))),
-        )
+        Some(key.unwrap_or_else(|| Key::default_stream(stream, pool.home())))
     }
 }

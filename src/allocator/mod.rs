@@ -10,7 +10,7 @@ use crate::pool::free_space::NodeId;
 use crate::pool::rounding::RoundingRule;
 use crate::pool::stream_cache::block::{Block, State};
 use crate::pool::stream_cache::lock::Guard;
-use crate::pool::stream_cache::{Inner, Key, StreamCache, StreamCaches};
+use crate::pool::stream_cache::{Inner, Key, ServedStream, StreamCache, StreamCaches};
 use crate::pool::{MAX_ALIGNMENT, MemorySource, Options, Pool, StreamView, Want};
 use crate::support::config::{Backing, Config, Kind, Limit, MemoryFrom, Peers, Rule, Share};
 use crate::support::error::{Error, Result};
@@ -195,19 +195,18 @@ impl Allocator {
         request: &Request,
         (stream, key): (Stream, Option<Key>),
         hit: impl FnOnce(&Pool, &StreamCache, Guard<'_, Inner>) -> Option<u64>,
-        miss: impl FnOnce(Option<StreamView<'_>>) -> Result<u64>,
+        miss: impl FnOnce(Option<StreamView>) -> Result<u64>,
     ) -> Result<u64> {
         let Some(key) = key else {
             return miss(None);
         };
-        let cache = self.caches.get(key);
         let (id, capture) = match self.query_stream(stream) {
             Ok(answer) => answer,
-            Err(error) => return Err(self.query_failed(cache, error)),
+            Err(error) => return Err(self.query_failed(key, error)),
         };
         let mut device = None;
         if self.plain && request.flags & RESIZABLE == 0 && capture == Capture::None {
-            let mut inner = cache.inner.lock();
+            let (cache, mut inner) = self.caches.lock(key);
             inner.queries += if self.config.streams_trusted { 0 } else { 2 };
             let same = |known| known == id || broken("a hit compares the stream's id");
             if let Some(served) = inner.served().filter(|served| same(served.id))
@@ -224,7 +223,7 @@ impl Allocator {
             }
         }
         miss(Some(StreamView {
-            cache,
+            key,
             stream,
             id,
             capture,
@@ -234,7 +233,7 @@ impl Allocator {
 
     #[cold]
     #[inline(never)]
-    fn miss(&self, want: Want, request: &Request, view: &StreamView<'_>) -> Result<u64> {
+    fn miss(&self, want: Want, request: &Request, view: &StreamView) -> Result<u64> {
         // Not where the stream is queried, which each hit does.
         if view.capture != Capture::None {
             self.driver.note_capture();
@@ -244,8 +243,8 @@ impl Allocator {
 
     /// Handles a failed query of a stream. If its context carries a sticky error, the pool becomes unusable.
     #[cold]
-    fn query_failed(&self, cache: &StreamCache, error: Error) -> Error {
-        let known = cache.inner.lock().served().map(|of| (of.device, of.context));
+    fn query_failed(&self, key: Key, error: Error) -> Error {
+        let known = self.served_by(key, |of| (of.device, of.context));
         if let (Error::Driver(cause), Some((device, context))) = (&error, known)
             && let Some(pool) = self.existing_pool(device)
         {
@@ -255,35 +254,35 @@ impl Allocator {
     }
 
     /// If the handle served a stream of another device before, releases what that stream freed to its pool.
-    fn leave_other_device(&self, cache: &StreamCache, device: i32) {
-        let served = cache.inner.lock().served().map(|of| of.device);
+    fn leave_other_device(&self, key: Key, device: i32) {
+        let served = self.served_by(key, |of| of.device);
         if let Some(pool) = served
             .filter(|served| *served != device)
             .and_then(|served| self.existing_pool(served))
         {
-            pool.release_stream(cache, None);
+            pool.release_stream(key, None);
         }
     }
 
+    /// What `read` finds in the stream that the cache of `key` serves, if there is one.
+    fn served_by<T>(&self, key: Key, read: impl FnOnce(&ServedStream) -> T) -> Option<T> {
+        let (_, inner) = self.caches.lock_known(key)?;
+        inner.served().map(read)
+    }
+
     /// The device of a request's stream. A cache that serves another device leaves it.
-    fn served_device(&self, view: &StreamView<'_>) -> Result<i32> {
-        let known = view
-            .cache
-            .inner
-            .lock()
-            .served()
-            .map(|served| (served.id, served.device));
-        match known {
+    fn served_device(&self, view: &StreamView) -> Result<i32> {
+        match self.served_by(view.key, |served| (served.id, served.device)) {
             Some((id, device)) if id == view.id => Ok(device),
             _ => {
                 let device = self.stream_device(view.stream)?;
-                self.leave_other_device(view.cache, device);
+                self.leave_other_device(view.key, device);
                 Ok(device)
             }
         }
     }
 
-    fn allocate_missed(&self, want: Want, request: &Request, view: &StreamView<'_>) -> Result<u64> {
+    fn allocate_missed(&self, want: Want, request: &Request, view: &StreamView) -> Result<u64> {
         let device = match view.device {
             Some(device) => device,
             None => self.served_device(view)?,

@@ -204,8 +204,7 @@ impl Allocator {
     pub(super) fn device_of(&self, request: &Request) -> i32 {
         let of_stream = || {
             let key = self.key(request.stream?).ok()??;
-            let inner = self.caches.get(key).inner.lock();
-            inner.served().map(|served| served.device)
+            self.served_by(key, |served| served.device)
         };
         request
             .device

@@ -12,7 +12,7 @@ impl Allocator {
             return self.allocate_in_primary(want, request);
         };
         let view = StreamView {
-            cache: self.caches.get(key),
+            key,
             stream,
             id: 0,
             capture: self.driver.look_for_capture(stream)?,

@@ -162,6 +162,8 @@ impl Pool {
             .fetch_add(std::mem::take(&mut inner.frees), Ordering::Relaxed);
         let requested = std::mem::take(&mut inner.requested) as u64;
         counters.requested.fetch_add(requested, Ordering::Relaxed);
+        let queries = std::mem::take(&mut inner.queries);
+        self.calls.queries.fetch_add(queries, Ordering::Relaxed);
         self.take_over_charge(inner);
         self.subtract_credits(inner);
     }

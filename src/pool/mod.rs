@@ -76,7 +76,7 @@ use slow_path::rise::Rise;
 use stream_cache::block::{Block, Blocks};
 use stream_cache::list::CacheList;
 use stream_cache::peak::InUse;
-use stream_cache::{StreamCache, StreamCaches};
+use stream_cache::{Key, StreamCaches};
 
 pub use build::MemorySource;
 pub use decay::{StartDecay, WINDOWS};
@@ -145,9 +145,9 @@ pub struct Pool {
 }
 
 /// A request's stream, as the allocator found it.
-pub struct StreamView<'a> {
-    /// The stream's cache.
-    pub cache: &'a StreamCache,
+pub struct StreamView {
+    /// The key of the stream's cache.
+    pub key: Key,
     /// The stream's handle, valid during the call.
     pub stream: Stream,
     /// The stream's id; 1 where streams are trusted, 0 where the driver has no ids.

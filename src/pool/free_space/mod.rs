@@ -116,8 +116,9 @@ struct OwnerSpace {
     idle: IdleBytes,
     requested: bool,
     requested_before: bool,
-    /// Whether its stream still makes requests: see `silence`.
+    /// Whether its stream still makes requests: see `silence`. How many bytes had been asked for when it was heard last.
     presence: Presence,
+    heard: u64,
     /// Where the owner's arena ends: a hole starts there, in which the arena grows. None where there is no arena yet.
     front: Option<u64>,
 }
@@ -138,6 +139,7 @@ impl OwnerSpace {
             requested: false,
             requested_before: false,
             presence: Presence::Silent { bequeathed: false },
+            heard: 0,
             front: None,
         }
     }
@@ -244,6 +246,12 @@ impl FreeSpace {
         self.lower_peak(owner);
         self.reuse_number(owner);
         true
+    }
+
+    /// How many owners there are, with those whose number serves none now.
+    #[cfg(test)]
+    pub fn count_owners(&self) -> usize {
+        self.spaces.len()
     }
 
     /// A node's offset and size.

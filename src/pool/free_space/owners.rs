@@ -112,6 +112,11 @@ impl<T> OwnerMap<T> {
         self.owners.iter()
     }
 
+    /// How many owners have something.
+    pub fn count(&self) -> usize {
+        self.owners.count()
+    }
+
     /// What each owner has.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.slots.iter_mut().flatten()

@@ -55,7 +55,9 @@ impl FreeSpace {
     /// The stream of `owner` has made a request now, or did so since its cache was flushed last.
     pub fn is_heard(&mut self, owner: Owner) {
         let LastRequests { asked, owners, silent } = &mut self.last_requests;
-        let presence = &mut self.spaces[owner.0 as usize].presence;
+        let space = &mut self.spaces[owner.0 as usize];
+        space.heard = *asked;
+        let presence = &mut space.presence;
         match *presence {
             _ if owner == COMMON => return,
             Presence::Returned => return,
@@ -77,10 +79,20 @@ impl FreeSpace {
         self.looked_at(self.last_requests.silent.iter())
     }
 
+    /// Whether `owner` is silent.
+    pub fn is_silent(&self, owner: Owner) -> bool {
+        self.last_requests.silent.has(owner)
+    }
+
+    /// How many bytes had been asked for when `owner` was heard last.
+    pub fn heard(&self, owner: Owner) -> u64 {
+        self.spaces[owner.0 as usize].heard
+    }
+
     /// Whether all that a silent owner has is complete: its `event_number` is at most `through`. A stream with work that is
     /// pending is most likely not gone.
     pub fn is_left(&self, owner: Owner, through: u64) -> bool {
-        self.last_requests.silent.has(owner) && self.last_event(owner) <= through
+        self.is_silent(owner) && self.last_event(owner) <= through
     }
 
     /// Whether `owner` has no arena yet.

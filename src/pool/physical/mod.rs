@@ -6,7 +6,7 @@
 //! everything as it was, with two exceptions: memory that it could not put back is cached for later, and what it returned
 //! in exchange for other handles stays with the driver.
 //!
-//! Uses: free_space.
+//! Uses: free_space, stream_cache.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};

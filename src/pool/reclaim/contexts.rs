@@ -1,67 +1,13 @@
-//! The contexts whose work may use a pool's memory, and the context in which the pool makes its driver calls.
+//! The contexts whose work may use a pool's memory.
 
 use std::sync::Arc;
 
 use crate::driver::{Context, DriverError, Failure, RelaxedMode, Result};
 use crate::pool::Pool;
 use crate::pool::driver_calls::{DriverCalls, Identity, is_of_no_context, is_same, refused};
-use crate::pool::reclaim::Reclaimer;
+use crate::pool::reclaim::{Home, Reclaimer};
 use crate::support::error;
 use crate::sync::atomic::{AtomicU64, Ordering};
-
-/// The context in which a pool makes its driver calls when no context of the device is current.
-#[derive(Debug, Clone, Copy)]
-pub struct Home {
-    /// The context.
-    pub context: Context,
-    /// What tells it from a later one.
-    pub identity: Identity,
-    /// The context is the device's primary context, and the pool has retained it.
-    pub primary: bool,
-}
-
-impl Home {
-    /// Retains the device's primary context and returns it.
-    pub fn primary(calls: &DriverCalls, device: i32) -> Result<Home> {
-        let context = calls.submit(|driver| driver.primary_retain(device))?;
-        let identity = calls.identity(context).inspect_err(|_| {
-            let _ = calls.submit(|driver| driver.primary_release(device));
-        })?;
-        Ok(Home {
-            context,
-            identity,
-            primary: true,
-        })
-    }
-
-    /// Releases the primary context, if the pool has retained it.
-    pub fn release(&self, calls: &DriverCalls, device: i32) {
-        if self.primary {
-            let _relaxed = RelaxedMode::begin(calls.driver());
-            let _ = calls.submit(|driver| driver.primary_release(device));
-        }
-    }
-
-    /// The current context if it is of `device` and is not the primary context; otherwise the primary context,
-    /// retained.
-    pub fn find(calls: &DriverCalls, device: i32) -> Result<Home> {
-        let here = calls.query(|driver| driver.current_device()).unwrap_or(None) == Some(device);
-        let current = if here {
-            calls.query(|driver| driver.current_context())?
-        } else {
-            None
-        };
-        // A primary context costs device memory. While it is not active, the application's own context is used instead.
-        match current {
-            Some(context) if !calls.query(|driver| driver.primary_active(device))? => Ok(Home {
-                context,
-                identity: calls.identity(context)?,
-                primary: false,
-            }),
-            _ => Home::primary(calls, device),
-        }
-    }
-}
 
 /// The contexts that have used a pool.
 pub struct Contexts {
@@ -74,6 +20,8 @@ pub struct Contexts {
     /// Green contexts that have used the pool, with the identities that they had then, and the primary context of each, whose
     /// events cover their work: see [`Driver::covering_context`](crate::driver::Driver::covering_context).
     greens: Vec<(Context, Identity, Context)>,
+    /// A green context has used the pool, or a context that may be one.
+    has_greens: bool,
     /// The devices that can use the pool's memory, each with its primary context once that is known.
     reach: Vec<(i32, Option<Context>)>,
     /// How often the pool forgot a context: see [`Pool::forgotten`].
@@ -89,6 +37,7 @@ impl Contexts {
             reach: reach.into_iter().map(|device| (device, None)).collect(),
             known: vec![(home.context, home.identity)],
             greens: Vec::new(),
+            has_greens: false,
             home,
             home_is_there: false,
             forgotten,
@@ -111,6 +60,18 @@ impl Contexts {
     /// Whether the pool knows the context.
     pub fn is_known(&self, context: Context) -> bool {
         self.known.iter().any(|(known, _)| *known == context)
+    }
+
+    /// Whether the pool knows the context, and nothing that tells it from another one at its handle.
+    pub fn is_unidentified(&self, context: Context) -> bool {
+        self.known.contains(&(context, Identity::Unidentified))
+    }
+
+    /// The handles of all contexts that are identified. No call is made in the others: such a context may be a green one that
+    /// is current in another thread.
+    pub fn identified(&self) -> impl Iterator<Item = Context> {
+        let identified = |known: &&(Context, Identity)| known.1 != Identity::Unidentified;
+        self.known.iter().filter(identified).map(|(context, _)| *context)
     }
 
     /// The handles of all known contexts.
@@ -146,15 +107,36 @@ impl Contexts {
         if let Some((_, _, primary)) = noted {
             return Ok(*primary);
         }
-        if !calls.has_ids() || calls.query(|driver| driver.current_context())? != Some(context) {
-            return Ok(context);
-        }
-        let covering = calls.query(|driver| driver.covering_context(context))?;
+        let covering = self.covering_of_current(calls, context)?;
         if covering != context {
             self.greens.retain(|green| green.0 != context);
             self.greens.push((context, identity, covering));
         }
         Ok(covering)
+    }
+
+    /// As [`Contexts::covering`], without an identity. A context that is not current counts as an ordinary one.
+    fn covering_of_current(&mut self, calls: &DriverCalls, context: Context) -> Result<Context> {
+        if !calls.has_ids() || calls.query(|driver| driver.current_context())? != Some(context) {
+            return Ok(context);
+        }
+        let covering = calls.query(|driver| driver.covering_context(context));
+        self.has_greens |= covering != Ok(context);
+        covering
+    }
+
+    /// Whether a context of which only the handle is known may be a green one, which only its own thread may use. No query
+    /// shows that elsewhere. Where no green context was ever seen, it counts as an ordinary one.
+    fn may_be_green(&self, calls: &DriverCalls, context: Context) -> bool {
+        let is_current = || calls.query(|driver| driver.current_context()) == Ok(Some(context));
+        self.has_greens && calls.has_ids() && !is_current()
+    }
+
+    /// Notes the context, which was not identified.
+    fn add_unidentified(&mut self, calls: &DriverCalls, context: Context) {
+        if !self.is_known(context) {
+            self.known.push((context, calls.unidentified()));
+        }
     }
 }
 
@@ -164,21 +146,21 @@ impl Reclaimer {
     /// could not notice another context with the same handle then.
     pub(in crate::pool) fn note_context(&mut self, calls: &DriverCalls, context: Context) -> Result<()> {
         let identity = calls.identity(context)?;
-        match self.contexts.known.iter_mut().find(|(known, _)| *known == context) {
+        match self.contexts.known.iter().find(|(known, _)| *known == context) {
             Some((_, known)) if *known == identity => return Ok(()),
             // The pool has no event in a context that is not identified. So it does not matter whether this context is
             // the one that was noted: if that one is gone, its work is gone too.
-            Some((_, known)) if *known == Identity::Unidentified => {
-                *known = identity;
-                return Ok(());
-            }
+            Some((_, Identity::Unidentified)) | None => {}
             // Another context has a known handle, so the old context is gone.
             Some(_) => self.forget_context(context),
-            None => {}
         }
-        match self.contexts.covering(calls, context, identity)? {
-            covering if covering != context => return self.note_context(calls, covering),
-            _ => self.contexts.known.push((context, identity)),
+        let covering = self.contexts.covering(calls, context, identity)?;
+        if covering != context {
+            self.note_context(calls, covering)?;
+        }
+        self.contexts.known.retain(|(known, _)| *known != context);
+        if covering == context {
+            self.contexts.known.push((context, identity));
         }
         Ok(())
     }
@@ -187,11 +169,27 @@ impl Reclaimer {
     /// return counts too, and nothing is covered by an event before the context is identified.
     pub(in crate::pool) fn note_context_of_free(&mut self, calls: &DriverCalls, context: Context) {
         match self.note_context(calls, context) {
+            // The driver may say what covers the work of the current context all the same.
             Err(error) if !is_of_no_context(&error) && !self.contexts.is_known(context) => {
-                self.contexts.known.push((context, calls.unidentified()));
+                match self.contexts.covering_of_current(calls, context) {
+                    Ok(primary) if primary != context => self.note_context_of_free(calls, primary),
+                    _ => self.contexts.add_unidentified(calls, context),
+                }
             }
             _ => {}
         }
+    }
+
+    /// Notes what may be at a known handle by now: a context that was not identified, or that came to the handle of one that
+    /// is gone. It fails where there is none, and where the driver does not return the context's id. A context that may be a
+    /// green one stays unidentified until a thread in which it is current calls the pool, or until it is gone.
+    fn note_handle(&mut self, calls: &DriverCalls, context: Context) -> Result<()> {
+        if !self.contexts.may_be_green(calls, context) {
+            return self.note_context(calls, context);
+        }
+        calls.identity(context)?;
+        self.contexts.add_unidentified(calls, context);
+        Ok(())
     }
 
     /// Notes the primary context of each device that can use the pool's memory. Such a context may have work on a block that
@@ -274,8 +272,12 @@ impl Reclaimer {
     /// from the old one's.
     pub(in crate::pool) fn drop_context(&mut self, calls: &DriverCalls, context: Context) {
         self.forget_context(context);
-        if calls.driver().features().stream_ids {
-            self.note_context_of_free(calls, context);
+        if !calls.driver().features().stream_ids {
+            return;
+        }
+        match self.note_handle(calls, context) {
+            Err(error) if !is_of_no_context(&error) => self.contexts.add_unidentified(calls, context),
+            _ => {}
         }
     }
 
@@ -323,7 +325,7 @@ impl Reclaimer {
         let mut unanswered = false;
         for (context, identity) in self.contexts.known.clone() {
             let there = match identity {
-                Identity::Unidentified => match self.note_context(&pool.calls, context) {
+                Identity::Unidentified => match self.note_handle(&pool.calls, context) {
                     Ok(()) => Some(true),
                     Err(error) => is_of_no_context(&error).then_some(false),
                 },

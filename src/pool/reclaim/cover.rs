@@ -155,8 +155,7 @@ impl Reclaimer {
 
     /// Whether a blocking stream of a known context captures.
     pub(in crate::pool) fn is_blocking_captured(&self, pool: &Pool) -> bool {
-        let mut contexts = self.contexts.handles().into_iter();
-        contexts.any(|context| pool.is_capturing(context))
+        self.contexts.identified().any(|context| pool.is_capturing(context))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::pool::reclaim::pending::Asks;
 use crate::pool::reclaim::sets::Freed;
 use crate::pool::reclaim::stream_uses::Uses;
 use crate::pool::stream_cache::block::Block;
-use crate::pool::stream_cache::{Key, Service, StreamCache};
+use crate::pool::stream_cache::{Key, Service};
 use crate::pool::{Core, Memory, Pool};
 use crate::support::config::ReleaseThreshold;
 use crate::sync::atomic::Ordering;
@@ -20,28 +20,46 @@ const LARGE: u64 = 32 << 20;
 
 /// On which stream a block was freed.
 #[derive(Clone, Copy)]
-pub enum FreedOn<'a> {
+pub enum FreedOn {
     /// On none.
     NoStream,
-    /// On the stream of this cache.
-    Stream(&'a StreamCache),
+    /// On the stream whose cache has this key.
+    Stream {
+        /// The key.
+        key: Key,
+        /// The block was allocated on it. Then the stream may be gone.
+        is_own: bool,
+    },
     /// On a stream that has no cache.
     Uncached,
 }
 
-impl<'a> FreedOn<'a> {
+impl FreedOn {
+    /// A free on the stream of `key` of a block whose home has the key `home`.
+    pub fn stream(key: Key, home: Option<Key>) -> FreedOn {
+        FreedOn::Stream {
+            key,
+            is_own: home == Some(key),
+        }
+    }
+
+    /// A free on the stream that the block was allocated on.
+    pub fn own(key: Key) -> FreedOn {
+        FreedOn::stream(key, Some(key))
+    }
+
     /// A free whose stream, if it named one, has no cache.
-    pub fn without_cache(stream: Option<Stream>) -> FreedOn<'a> {
+    pub fn without_cache(stream: Option<Stream>) -> FreedOn {
         match stream {
             Some(_) => FreedOn::Uncached,
             None => FreedOn::NoStream,
         }
     }
 
-    /// The stream's cache.
-    pub fn cache(self) -> Option<&'a StreamCache> {
+    /// The key of the stream's cache.
+    pub fn key(self) -> Option<Key> {
         match self {
-            FreedOn::Stream(cache) => Some(cache),
+            FreedOn::Stream { key, .. } => Some(key),
             FreedOn::NoStream | FreedOn::Uncached => None,
         }
     }
@@ -55,17 +73,13 @@ impl<'a> FreedOn<'a> {
 impl Pool {
     /// Takes back a claimed block that its stream's cache could not take: it was freed without a stream or on a stream
     /// that is unknown or of another device, or it was used on other streams too, or it belongs to a graph.
-    pub fn free(&self, id: NodeId, block: &Block, freed_on: FreedOn<'_>) {
+    pub fn free(&self, id: NodeId, block: &Block, freed_on: FreedOn) {
         let bytes = FreedBytes {
             allocated: block.size(),
             requested: block.requested.load(Ordering::Relaxed),
             resizes: 0,
         };
-        self.record_freed(
-            Action::FreeRequested,
-            id,
-            freed_on.cache().map(|cache| cache.key.stream),
-        );
+        self.record_freed(Action::FreeRequested, id, freed_on.key().map(|key| key.stream));
         if self.is_dead() {
             return self.count_free_in_dead_pool(bytes);
         }
@@ -82,19 +96,19 @@ impl Pool {
     }
 
     /// Whether memory that was freed in this way goes back to the driver.
-    pub(in crate::pool) fn gives_back(&self, size: u64, freed_on: FreedOn<'_>) -> bool {
+    pub(in crate::pool) fn gives_back(&self, size: u64, freed_on: FreedOn) -> bool {
         let large = size >= LARGE && self.options.release_threshold == ReleaseThreshold::Auto;
         freed_on.is_without_stream() && large
     }
 
-    /// Notes that a free on the stream of `cache` is made in `context`. The handle may belong to another stream by now,
+    /// Notes that a free on the stream of `key` is made in `context`. The handle may belong to another stream by now,
     /// of a context that the pool does not know, so that context uses the pool from now on. A context of another device
     /// does so only where it may access the pool's memory.
     #[cold]
-    pub fn note_free_context(&self, cache: &StreamCache, context: Context) {
+    pub fn note_free_context(&self, key: Key, context: Context) {
         let forgotten = self.forgotten.load(Ordering::Acquire);
         let free = (self.device, context, forgotten);
-        let green = cache.inner.lock().known_green;
+        let green = self.caches.lock(key).1.known_green;
         if let Some((known, identity)) = green
             && known == free
             && self.calls.identity(context) == Ok(identity)
@@ -110,17 +124,19 @@ impl Pool {
             core.reclaimer.note_context_of_free(&self.calls, context);
         }
         let free = (self.device, context, forgotten);
-        let mut inner = cache.inner.lock();
+        let (_, mut inner) = self.caches.lock(key);
         // The pool never notices the end of a green context, so its handle alone does not tell it from a later context.
         match core.reclaimer.contexts.green(context) {
             Some(identity) => inner.known_green = Some((free, identity)),
+            // It may be a green one.
+            None if core.reclaimer.contexts.is_unidentified(context) => {}
             None => inner.known_context = Some(free),
         }
     }
 }
 
 /// Where freed memory goes.
-enum Disposition<'a> {
+enum Disposition {
     /// To the free space of a stream of its capture, which freed it. It stays pending for every other stream.
     Capture(u32, Owner),
     /// To its graph, until that is gone.
@@ -128,29 +144,24 @@ enum Disposition<'a> {
     /// To every caller at once: the driver knows no work, and a free without a stream declares that all of it has ended.
     Everyone,
     /// To the stream that freed it, and its arena.
-    Stream(&'a StreamCache, Owner),
+    Stream(Key, Owner),
     /// To its home, behind the next completion events of all streams that used it.
     Streams(Vec<(Key, Owner)>),
     /// To its home, behind the work of all contexts.
     Contexts,
 }
 
-impl<'a> Disposition<'a> {
+impl Disposition {
     /// `capture` is the capture that the memory belongs to, and `uses` are the streams that declared uses of it, where it has
     /// any.
-    fn of(
-        reclaimer: &Reclaimer,
-        pool: &'a Pool,
-        (capture, uses): (u32, Option<Uses>),
-        freed_on: FreedOn<'a>,
-    ) -> Disposition<'a> {
-        let cache = freed_on.cache();
+    fn of(reclaimer: &Reclaimer, pool: &Pool, (capture, uses): (u32, Option<Uses>), freed_on: FreedOn) -> Disposition {
+        let key = freed_on.key();
         // No single stream may reuse a block that was used on other streams, too.
-        let own = cache.filter(|_| uses.is_none());
+        let own = key.filter(|_| uses.is_none());
         if reclaimer.graphs.has(capture) {
             // What a graph reads from host memory was written before its launch, so none of it is used twice.
-            let inside = own.filter(|cache| !pool.options.pinned && cache.inner.lock().capture == capture);
-            let owner = inside.and_then(|cache| reclaimer.graphs.owner_of(capture, cache.key));
+            let inside = own.filter(|key| !pool.options.pinned && pool.caches.lock(*key).1.capture == capture);
+            let owner = inside.and_then(|key| reclaimer.graphs.owner_of(capture, key));
             return owner.map_or(Disposition::Graph(capture), |owner| {
                 Disposition::Capture(capture, owner)
             });
@@ -158,11 +169,11 @@ impl<'a> Disposition<'a> {
         if freed_on.is_without_stream() && !pool.driver().knows_work() {
             return Disposition::Everyone;
         }
-        let stream = own.and_then(|cache| Some((cache, cache.inner.lock().owner_on(pool.device)?)));
-        match (stream, cache, uses) {
-            (Some((cache, owner)), ..) => Disposition::Stream(cache, owner),
-            (None, Some(cache), Some(uses)) => pool
-                .streams_of(uses, cache)
+        let stream = own.and_then(|key| Some((key, pool.caches.lock(key).1.owner_on(pool.device)?)));
+        match (stream, key, uses) {
+            (Some((key, owner)), ..) => Disposition::Stream(key, owner),
+            (None, Some(key), Some(uses)) => pool
+                .streams_of(uses, key)
                 .map_or(Disposition::Contexts, Disposition::Streams),
             _ => Disposition::Contexts,
         }
@@ -177,7 +188,7 @@ impl Reclaimer {
         memory: &mut Memory,
         freed: Freed,
         of: (u32, Option<Uses>),
-        freed_on: FreedOn<'_>,
+        freed_on: FreedOn,
     ) {
         let free_space = &memory.free_space;
         match (Disposition::of(self, pool, of, freed_on), freed) {
@@ -191,19 +202,19 @@ impl Reclaimer {
                 self.note_free_of_graph(pool, freed_on);
             }
             (Disposition::Everyone, freed) => self.return_freed(pool, memory, freed),
-            (Disposition::Stream(cache, owner), Freed::Block { id, .. }) => {
-                give_to_arena(pool, memory, id, (cache, owner));
+            (Disposition::Stream(key, owner), Freed::Block { id, .. }) => {
+                give_to_arena(pool, memory, id, (key, owner));
             }
             // It has no arena. Its stream may take it back from behind the event.
-            (Disposition::Stream(cache, owner), freed) if cache.inner.lock().capture == 0 => {
-                let mut inner = cache.inner.lock();
+            (Disposition::Stream(key, owner), freed) if pool.caches.lock(key).1.capture == 0 => {
+                let (_, mut inner) = pool.caches.lock(key);
                 inner.uncovered += freed.bytes(free_space);
                 self.pending.free_range(owner, inner.next_event, freed, free_space);
             }
             (Disposition::Streams(streams), freed) => {
                 let size = freed.bytes(free_space);
                 let awaits = |(key, owner): (Key, Owner)| {
-                    let mut inner = pool.caches.get(key).inner.lock();
+                    let (_, mut inner) = pool.caches.lock(key);
                     inner.uncovered += size;
                     inner.awaited = true;
                     (owner, inner.next_event)
@@ -227,11 +238,11 @@ impl Reclaimer {
     /// Files memory that is reusable only once the work of all contexts has completed, and notes the context of the
     /// free. Context events of a later request cover it together with other frees, because each of them ends captures
     /// that the pool cannot see. Memory that goes back to the driver is covered at once while no capture is known.
-    fn free_for_all(&mut self, pool: &Pool, memory: &mut Memory, freed: Freed, freed_on: FreedOn<'_>) {
+    fn free_for_all(&mut self, pool: &Pool, memory: &mut Memory, freed: Freed, freed_on: FreedOn) {
         let gives_back = freed.gives_back() || self.is_over_threshold(pool, memory);
         self.pending.sets.file(freed, &memory.free_space);
         if !freed_on.is_without_stream() {
-            return self.note_foreign_free(pool, freed_on.cache());
+            return self.note_foreign_free(pool, freed_on);
         }
         self.note_current_of_free(&pool.calls);
         if gives_back
@@ -244,22 +255,23 @@ impl Reclaimer {
 
     /// Notes the context of a free whose block waits for its graph, and for the known contexts once the graph is gone.
     /// A stream with a cache was noted before.
-    fn note_free_of_graph(&mut self, pool: &Pool, freed_on: FreedOn<'_>) {
-        if freed_on.cache().is_none() {
+    fn note_free_of_graph(&mut self, pool: &Pool, freed_on: FreedOn) {
+        if freed_on.key().is_none() {
             self.note_current_of_free(&pool.calls);
         }
     }
 
     /// Notes the context of a free on a stream whose cache cannot take the block: reclamation waits for that context's
     /// work too, even if it is another device's.
-    fn note_foreign_free(&mut self, pool: &Pool, cache: Option<&StreamCache>) {
-        let known = cache.and_then(|cache| {
-            let inner = cache.inner.lock();
+    fn note_foreign_free(&mut self, pool: &Pool, freed_on: FreedOn) {
+        let known = freed_on.key().and_then(|key| {
+            let (_, inner) = pool.caches.lock(key);
             let known = inner.served().map(|of| of.context);
-            // A stream that never allocated still exists, because the block was used on it.
-            let answers = matches!(inner.service, Service::Unused) && !cache.key.stream.is_default();
+            // A stream that never allocated still exists, because the block of another one was used on it.
+            let is_own = matches!(freed_on, FreedOn::Stream { is_own: true, .. });
+            let answers = !is_own && matches!(inner.service, Service::Unused) && !key.stream.is_default();
             drop(inner);
-            let ask = || pool.calls.query(|driver| driver.context_of(cache.key.stream)).ok();
+            let ask = || pool.calls.query(|driver| driver.context_of(key.stream)).ok();
             known.or_else(|| answers.then(ask).flatten())
         });
         // Otherwise its context is most likely the current one.
@@ -271,11 +283,11 @@ impl Reclaimer {
 }
 
 /// Gives a block to the arena of the stream that freed it.
-fn give_to_arena(pool: &Pool, memory: &mut Memory, id: NodeId, (cache, owner): (&StreamCache, Owner)) {
-    let mut inner = cache.inner.lock();
+fn give_to_arena(pool: &Pool, memory: &mut Memory, id: NodeId, (key, owner): (Key, Owner)) {
+    let (_, mut inner) = pool.caches.lock(key);
     let (_, size) = memory.free_space.span(id);
     inner.uncovered += size;
-    pool.record_freed(Action::FreeCompleted, id, Some(cache.key.stream));
+    pool.record_freed(Action::FreeCompleted, id, Some(key.stream));
     pool.end_block(&memory.free_space, id);
     memory.free_space.give(id, owner, inner.next_event);
 }

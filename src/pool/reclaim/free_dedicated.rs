@@ -16,7 +16,7 @@ use crate::sync::broken;
 impl Pool {
     /// Takes back a dedicated allocation; false where none starts at `address`. One that was freed on a stream with a
     /// cache is reusable behind that stream's next completion event.
-    pub fn free_dedicated(&self, address: u64, freed_on: FreedOn<'_>) -> bool {
+    pub fn free_dedicated(&self, address: u64, freed_on: FreedOn) -> bool {
         match self.dedicated.claim(address) {
             Some(block) => self.free_claimed(block, freed_on),
             None => return false,
@@ -25,7 +25,7 @@ impl Pool {
     }
 
     /// As [`Pool::free_dedicated`].
-    pub(in crate::pool) fn free_claimed(&self, claimed: Claimed<'_>, freed_on: FreedOn<'_>) {
+    pub(in crate::pool) fn free_claimed(&self, claimed: Claimed<'_>, freed_on: FreedOn) {
         let shared = claimed.stream_uses.load(Ordering::Relaxed) != 0;
         let resizes = claimed.resizes.load(Ordering::Relaxed);
         self.untag_dedicated(&claimed);
@@ -33,12 +33,24 @@ impl Pool {
         let Some(mut block) = self.dedicated.remove(claimed, used) else {
             return;
         };
+        let home = block.home.take();
+        let freed_on = match freed_on.key() {
+            Some(key) => FreedOn::stream(key, home),
+            None => freed_on,
+        };
+        self.free_removed(block, (resizes, shared), freed_on);
+        // The home keeps its key until the block is filed.
+        home.inspect(|home| self.caches.end_use(*home));
+    }
+
+    /// As [`Pool::free_dedicated`], for a block that was taken from the table. Others may have been declared to use it.
+    fn free_removed(&self, mut block: Box<DedicatedMemory>, (resizes, shared): (u64, bool), freed_on: FreedOn) {
         let bytes = FreedBytes {
             allocated: block.size,
             requested: 0,
             resizes,
         };
-        self.record_dedicated_free(&block, freed_on.cache().map(|cache| cache.key.stream));
+        self.record_dedicated_free(&block, freed_on.key().map(|key| key.stream));
         if self.is_dead() {
             return self.count_free_in_dead_pool(bytes);
         }

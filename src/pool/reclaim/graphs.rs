@@ -46,6 +46,8 @@ struct Capture {
 
 /// What a graph that is gone leaves.
 struct Remains {
+    /// The capture's number.
+    number: u32,
     /// The sets that waited for it.
     sets: Vec<SetId>,
     /// Blocks that are ordinary blocks from now on.
@@ -81,7 +83,11 @@ fn ended(
     move || {
         let keys = keys.lock().clone();
         let outside = |caches: Arc<StreamCaches>| {
-            let inside = |key: &Key| caches.get(*key).inner.lock().capture == number;
+            let inside = |key: &Key| {
+                caches
+                    .lock_known(*key)
+                    .is_some_and(|(_, inner)| inner.capture == number)
+            };
             !keys.is_empty() && !keys.iter().any(inside)
         };
         notice.gone.load(Ordering::Acquire) || caches.upgrade().is_some_and(outside)
@@ -225,9 +231,10 @@ impl Captures {
         self.seen = self.count.load(Ordering::Acquire);
         self.captures
             .extract_if(|_, capture| capture.notice.gone.load(Ordering::Acquire))
-            .map(|(_, capture)| {
+            .map(|(number, capture)| {
                 let spaces = capture.spaces.into_values().map(|(_, set)| set);
                 Remains {
+                    number,
                     sets: spaces.chain(capture.kept).collect(),
                     live: capture.live,
                 }
@@ -270,14 +277,14 @@ impl Reclaimer {
 
     #[cold]
     fn reclaim_gone_graphs(&mut self, pool: &Pool, memory: &mut Memory) {
-        for Remains { sets, live } in self.graphs.take_gone() {
+        for Remains { number, sets, live } in self.graphs.take_gone() {
             for id in sets {
                 let Some(set) = self.pending.sets.remove(id) else {
                     continue;
                 };
                 match (set.asker, set.held) {
                     (Asker::Capture(key, id), Held::Space(owner)) => {
-                        self.leave_capture(pool, memory, (key, id), owner);
+                        self.leave_capture(pool, memory, (number, key, id), owner);
                     }
                     (_, held) => self.file_all(memory, held),
                 }
@@ -288,22 +295,29 @@ impl Reclaimer {
         }
     }
 
-    /// What the stream of that key and id has freed inside a capture, which is gone, goes to its arena behind its next
+    /// What the stream of that key and id has freed inside that capture, which is gone, goes to its arena behind its next
     /// completion event. Where the handle has another stream, it waits for all contexts.
-    fn leave_capture(&mut self, pool: &Pool, memory: &mut Memory, (key, id): (Key, u64), space: Owner) {
-        let mut inner = pool.caches.get(key).inner.lock();
-        let event_number = inner.next_event;
-        match inner.served() {
-            Some(served) if served.id == id && served.device == pool.device => {
-                if pool.recorder.is_on() {
-                    let of_it = memory.free_space.tiles().filter(|tile| tile.free == Some(space));
-                    of_it.for_each(|tile| pool.record_range_completed(tile.offset, tile.size));
-                }
-                let owner = served.owner;
-                inner.uncovered += memory.free_space.transfer(space, owner, u64::MAX, event_number);
-                memory.free_space.remove_owner(space);
+    fn leave_capture(&mut self, pool: &Pool, memory: &mut Memory, (number, key, id): (u32, Key, u64), space: Owner) {
+        let cache = pool.caches.lock_known(key).map(|(_, mut inner)| {
+            // No cache stays in a capture that is gone: another key may have it.
+            if (inner.capture, inner.capture_device) == (number, pool.device) {
+                inner.capture = 0;
             }
-            _ => self.file_all(memory, Held::Space(space)),
+            inner
+        });
+        let serving = cache.and_then(|inner| {
+            let served = inner.served()?;
+            let owner = (served.id == id && served.device == pool.device).then_some(served.owner)?;
+            Some((owner, inner))
+        });
+        let Some((owner, mut inner)) = serving else {
+            return self.file_all(memory, Held::Space(space));
+        };
+        if pool.recorder.is_on() {
+            let of_it = memory.free_space.tiles().filter(|tile| tile.free == Some(space));
+            of_it.for_each(|tile| pool.record_range_completed(tile.offset, tile.size));
         }
+        inner.uncovered += memory.free_space.transfer(space, owner, u64::MAX, inner.next_event);
+        memory.free_space.remove_owner(space);
     }
 }

@@ -37,6 +37,7 @@ mod cover;
 pub mod free;
 mod free_dedicated;
 pub mod graphs;
+mod home;
 mod later;
 mod oneshot;
 pub mod pending;
@@ -46,9 +47,11 @@ pub mod sets;
 pub mod stream_uses;
 mod streams;
 pub mod synchronization;
+mod vacate;
 pub mod wait;
 
-pub use contexts::{Contexts, Home};
+pub use contexts::Contexts;
+pub use home::Home;
 
 use graphs::Captures;
 use pending::{Awaited, PendingFrees};
@@ -73,6 +76,8 @@ pub struct Reclaimer {
     synchronized_later: Option<Awaited>,
     /// How many requests wait for an event without the lock.
     pub(in crate::pool) waiting: u32,
+    /// With how many owners streams that are gone are looked for.
+    look_at: usize,
     /// A growth has waited in vain for the work that used its range before (`dedicated_memory::Remainder`).
     pub(in crate::pool) growth_waited_in_vain: bool,
 }
@@ -90,6 +95,7 @@ impl Reclaimer {
             refused_for_capture: false,
             synchronized_later: None,
             waiting: 0,
+            look_at: vacate::FIRST_LOOK,
             growth_waited_in_vain: false,
         }
     }

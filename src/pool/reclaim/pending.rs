@@ -108,17 +108,23 @@ impl PendingFrees {
 
     /// Forgets an orphan that nothing waits for; false where something does.
     pub fn remove(&mut self, owner: Owner) -> bool {
-        let idle = self
-            .completion_events
-            .get(owner)
-            .is_some_and(|events| events.events.is_empty() && events.batches == 0)
-            && self.orphans.has(owner)
-            && !self.sets.waits_for(owner, 0);
-        if idle {
+        let gone = self.is_idle(owner) && self.orphans.has(owner);
+        if gone {
             self.completion_events.remove(owner);
             self.orphans.set(owner, false);
         }
-        idle
+        gone
+    }
+
+    /// Whether nothing waits for events of `owner`, and its stream has no dedicated allocation.
+    pub fn is_idle(&self, owner: Owner) -> bool {
+        let idle = |events: &CompletionEvents| events.events.is_empty() && events.batches == 0 && events.dedicated == 0;
+        self.completion_events.get(owner).is_some_and(idle) && !self.sets.waits_for(owner, 0)
+    }
+
+    /// How many owners there are.
+    pub fn count_owners(&self) -> usize {
+        self.completion_events.count()
     }
 
     /// Bytes that no event covers yet, and that most likely no completion event will cover soon: what streams that are gone

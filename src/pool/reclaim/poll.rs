@@ -150,13 +150,14 @@ impl Reclaimer {
         for owner in of(&self.pending, &memory.free_space) {
             let complete = self.pending.complete(owner);
             memory.free_space.transfer(owner, COMMON, complete, 0);
-            self.forget_orphan(memory, owner);
+            self.forget_orphan(&mut memory.free_space, owner);
         }
     }
 
-    fn forget_orphan(&mut self, memory: &mut Memory, owner: Owner) {
-        if memory.free_space.free_bytes(owner) == 0 && self.pending.remove(owner) {
-            memory.free_space.remove_owner(owner);
+    /// Forgets an orphan that has nothing and that nothing waits for. Its number serves again.
+    pub(in crate::pool::reclaim) fn forget_orphan(&mut self, free_space: &mut FreeSpace, owner: Owner) {
+        if free_space.free_bytes(owner) == 0 && self.pending.remove(owner) {
+            free_space.remove_owner(owner);
         }
     }
 

@@ -8,8 +8,8 @@
 use crate::driver::{Capture, Context};
 use crate::pool::free_space::{NodeId, Owner};
 use crate::pool::reclaim::Reclaimer;
+use crate::pool::stream_cache::Key;
 use crate::pool::stream_cache::block::{Block, UNKNOWN_USES};
-use crate::pool::stream_cache::{Key, StreamCache};
 use crate::pool::{Core, Pool, StreamView};
 use crate::support::error::Result;
 use crate::sync::HashMap;
@@ -43,7 +43,7 @@ impl Pool {
 
     /// Declares that the block at `address` is also used on the stream of `view`, which is of this device; false where
     /// there is no such block. Also records the completion event of that stream that something waits for.
-    pub fn add_use(&self, address: u64, view: &StreamView<'_>) -> Result<bool> {
+    pub fn add_use(&self, address: u64, view: &StreamView) -> Result<bool> {
         let found = self.find(address).filter(|(_, block)| block.is_live());
         let Some((id, block)) = found.filter(|_| view.capture == Capture::None) else {
             let context = self
@@ -58,11 +58,11 @@ impl Pool {
         reclaimer.check_context(self)?;
         reclaimer.join_stream(self, &mut memory.free_space, view)?;
         let uses = reclaimer.uses.entry(id).or_default();
-        if !uses.contains(&(view.cache.key, view.id)) {
-            uses.push((view.cache.key, view.id));
+        if !uses.contains(&(view.key, view.id)) {
+            uses.push((view.key, view.id));
         }
         block.stream_uses.fetch_max(1, Ordering::Relaxed);
-        let mut inner = view.cache.inner.lock();
+        let (_, mut inner) = self.caches.lock(view.key);
         if inner.awaited {
             reclaimer.record_stream_event(self, &mut inner, view.stream);
         }
@@ -94,14 +94,14 @@ impl Reclaimer {
 }
 
 impl Pool {
-    /// The caches and owners of the streams that used a block, and of the one with `cache` that frees it; none where some are
+    /// The keys and owners of the streams that used a block, and of the one of `key` that frees it; none where some are
     /// unknown.
-    pub(in crate::pool) fn streams_of(&self, uses: Uses, cache: &StreamCache) -> Option<Vec<(Key, Owner)>> {
+    pub(in crate::pool) fn streams_of(&self, uses: Uses, key: Key) -> Option<Vec<(Key, Owner)>> {
         let Uses::Declared(declared) = uses else { return None };
-        let freeing = cache.inner.lock().served().map(|of| of.id)?;
-        let streams = declared.into_iter().chain([(cache.key, freeing)]);
+        let freeing = self.caches.lock(key).1.served().map(|of| of.id)?;
+        let streams = declared.into_iter().chain([(key, freeing)]);
         let owner = |(key, stream)| {
-            let inner = self.caches.get(key).inner.lock();
+            let (_, inner) = self.caches.lock_known(key)?;
             // Where the cache serves another stream, the declared one is gone, and nothing can be recorded on it.
             let served = inner.served().filter(|of| of.id == stream)?;
             (served.device == self.device).then_some((key, served.owner))

@@ -5,7 +5,7 @@ use crate::pool::free_space::{FreeSpace, Owner};
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::pending::Asks;
 use crate::pool::stream_cache::credits::Credits;
-use crate::pool::stream_cache::{Inner, ServedStream, Service, StreamCache};
+use crate::pool::stream_cache::{Inner, Key, ServedStream, Service};
 use crate::pool::{Core, Pool, StreamView};
 use crate::support::error::{Error, Result};
 use crate::sync::atomic::Ordering;
@@ -14,23 +14,26 @@ use crate::sync::broken;
 impl Pool {
     /// The stream is about to be destroyed, or its handle serves another device now. Records a completion event for
     /// what it freed if the call was given the stream, and orphans the rest.
-    pub fn release_stream(&self, cache: &StreamCache, stream: Option<Stream>) {
+    pub fn release_stream(&self, key: Key, stream: Option<Stream>) {
         let mut core = self.core.lock();
         let Core { memory, reclaimer, .. } = &mut *core;
-        let mut inner = cache.inner.lock();
-        if !inner.serves(self.device) {
+        let Some((_, mut inner)) = self
+            .caches
+            .lock_known(key)
+            .filter(|(_, inner)| inner.serves(self.device))
+        else {
             // Another thread was faster, and the cache may serve another device by now.
             return;
-        }
+        };
         if let (Some(stream), Ok(_entered)) = (stream, self.enter(&reclaimer.contexts)) {
             reclaimer.record_stream_event(self, &mut inner, stream);
         }
-        reclaimer.retire(self, &mut memory.free_space, &mut inner);
+        reclaimer.retire(self, &mut memory.free_space, &mut inner, Service::Retired);
     }
 
     /// Records a completion event for what was freed on a stream, inside the free that was given the stream. A stream
     /// that was unknown becomes known.
-    pub fn record_event_of_free(&self, cache: &StreamCache, stream: Stream, trusted: bool) {
+    pub fn record_event_of_free(&self, key: Key, stream: Stream, trusted: bool) {
         if self.is_dead() {
             return;
         }
@@ -38,7 +41,7 @@ impl Pool {
         let Core { memory, reclaimer, .. } = &mut *core;
         let has_foreign = {
             // There is one attempt for each pressure epoch, whatever its result.
-            let mut inner = cache.inner.lock();
+            let (_, mut inner) = self.caches.lock(key);
             inner.pressure_epoch = self.pressure_epoch.load(Ordering::Relaxed);
             std::mem::take(&mut inner.foreign_frees) > 0
         };
@@ -56,7 +59,7 @@ impl Pool {
         };
         let Ok(id) = id else { return };
         let view = StreamView {
-            cache,
+            key,
             stream,
             id,
             capture: Capture::None,
@@ -64,7 +67,7 @@ impl Pool {
         };
         if reclaimer.join_stream(self, &mut memory.free_space, &view).is_ok() {
             {
-                let mut inner = cache.inner.lock();
+                let (_, mut inner) = self.caches.lock(key);
                 reclaimer.record_stream_event(self, &mut inner, stream);
                 // The stream may never allocate, and blocks of other streams go home from its free space only.
                 if has_foreign && let Some(owner) = inner.owner_on(self.device) {
@@ -84,9 +87,9 @@ impl Reclaimer {
         &mut self,
         pool: &Pool,
         free_space: &mut FreeSpace,
-        view: &StreamView<'_>,
+        view: &StreamView,
     ) -> Result<Owner> {
-        let mut inner = view.cache.inner.lock();
+        let (_, mut inner) = pool.caches.lock(view.key);
         inner.capture = 0;
         if let Some(served) = inner.served() {
             let same = served.id == view.id || broken("a stream is recognized by its id");
@@ -99,12 +102,15 @@ impl Reclaimer {
                 "the stream's handle serves another device at the same time".into(),
             ));
         }
-        self.retire(pool, free_space, &mut inner);
+        self.retire(pool, free_space, &mut inner, Service::Retired);
         let context = pool
             .calls
             .query(|driver| driver.stream_context(view.stream))
             .map_err(|error| pool.failed(error))?;
         self.note_context(&pool.calls, context)?;
+        drop(inner);
+        self.vacate_if_many(pool, free_space);
+        let (_, mut inner) = pool.caches.lock(view.key);
         let owner = free_space.add_owner();
         self.pending.add(owner, context);
         inner.service = Service::Serving(ServedStream {
@@ -117,18 +123,25 @@ impl Reclaimer {
         Ok(owner)
     }
 
-    /// Turns what a cache's stream has freed into an orphan's.
-    fn retire(&mut self, pool: &Pool, free_space: &mut FreeSpace, inner: &mut Inner) {
+    /// Turns what a cache's stream has freed into an orphan's. The cache is `service` from now on.
+    pub(in crate::pool::reclaim) fn retire(
+        &mut self,
+        pool: &Pool,
+        free_space: &mut FreeSpace,
+        inner: &mut Inner,
+        service: Service,
+    ) {
         let Some(owner) = inner.served().map(|served| served.owner) else {
             return;
         };
         pool.take_over_counts(inner);
         pool.flush(free_space, inner, owner);
-        inner.service = Service::Retired;
+        inner.service = service;
         inner.ready.shrink();
         inner.credits = Credits::default();
         self.pending.orphan(owner);
         free_space.lower_peak(owner);
+        self.forget_orphan(free_space, owner);
         (inner.next_event, inner.uncovered, inner.awaited) = (1, 0, false);
     }
 
@@ -137,7 +150,7 @@ impl Reclaimer {
         &mut self,
         pool: &Pool,
         free_space: &mut FreeSpace,
-        view: &StreamView<'_>,
+        view: &StreamView,
     ) -> Result<(Owner, u32)> {
         // A stream that captures cannot be asked for its id or its context. It owns nothing, but its context, which is
         // most likely the current one, uses the pool.
@@ -149,7 +162,7 @@ impl Reclaimer {
         self.note_context(&pool.calls, context)?;
         // If the handle still has the stream of this id when that makes its next request, it is the stream that captures
         // now: ids are never used again.
-        let id = view.cache.inner.lock().served().map_or(0, |served| served.id);
+        let id = pool.caches.lock(view.key).1.served().map_or(0, |served| served.id);
         let info = pool
             .calls
             .query(|driver| driver.stream_capture_info(view.stream))
@@ -159,15 +172,15 @@ impl Reclaimer {
         let number = number.map_err(|error| pool.failed(error))?;
         let owner = self
             .graphs
-            .owner((&mut self.pending.sets, free_space), number, view.cache.key, id)
+            .owner((&mut self.pending.sets, free_space), number, view.key, id)
             .ok_or_else(|| Error::Unsupported("the capture is unknown".into()))?;
-        let mut inner = view.cache.inner.lock();
-        inner.capture = number;
+        let (_, mut inner) = pool.caches.lock(view.key);
+        (inner.capture, inner.capture_device) = (number, pool.device);
         if matches!(inner.service, Service::Unused) {
             inner.service = Service::CapturedOnly;
         }
         drop(inner);
-        self.graphs.joined(number, view.cache.key);
+        self.graphs.joined(number, view.key);
         Ok((owner, number))
     }
 

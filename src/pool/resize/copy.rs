@@ -60,6 +60,7 @@ impl Pool {
             self.fill_freed(address, block.size());
             block.resizable.store(0, Release);
             self.free(id, block, FreedOn::NoStream);
+            home.inspect(|home| home.end_use());
             self.counters.frees.fetch_sub(1, Relaxed);
         } else {
             block.hand_out(home);

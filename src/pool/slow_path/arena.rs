@@ -22,7 +22,7 @@ impl Pool {
     /// Takes memory for a request on a known stream that does not capture. None, and no change, where the request has
     /// to go through all steps.
     #[inline]
-    pub(super) fn take_from_arena(&self, core: &mut Core, want: &Want, view: &StreamView<'_>) -> Result<Option<Found>> {
+    pub(super) fn take_from_arena(&self, core: &mut Core, want: &Want, view: &StreamView) -> Result<Option<Found>> {
         let Core { memory, reclaimer, .. } = core;
         if view.id == 0
             || view.capture != Capture::None
@@ -31,7 +31,7 @@ impl Pool {
         {
             return Ok(None);
         }
-        let mut inner = view.cache.inner.lock();
+        let (cache, mut inner) = self.caches.lock(view.key);
         let known = |served: &&ServedStream| served.id == view.id && served.device == self.device;
         let Some(owner) = inner.served().filter(known).map(|served| served.owner) else {
             return Ok(None);
@@ -51,7 +51,9 @@ impl Pool {
             free_space.put_back(id, owner);
             return Ok(None);
         }
-        let address = self.make_block(free_space, id, want, Some(view))?;
+        let address = self.make_block(free_space, id, want)?;
+        inner.hand_out(cache, self.blocks.get(id));
+        self.addresses.index.set(free_space.span(id).0, id);
         free_space.hold(id, owner);
         inner.capture = 0;
         let charge = inner.count(self.blocks.get(id), want);

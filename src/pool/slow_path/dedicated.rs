@@ -48,7 +48,7 @@ impl Pool {
     }
 
     /// Makes a dedicated allocation. A resizable block that cannot have pages of its own lives in ordinary free space.
-    pub fn allocate_dedicated(&self, want: Want, kind: DedicatedKind, view: Option<&StreamView<'_>>) -> Result<u64> {
+    pub fn allocate_dedicated(&self, want: Want, kind: DedicatedKind, view: Option<&StreamView>) -> Result<u64> {
         if kind != DedicatedKind::Resizable {
             return self.try_dedicated(want, kind, view, Wait::default());
         }
@@ -74,7 +74,7 @@ impl Pool {
     }
 
     /// A resizable block in ordinary free space.
-    fn allocate_resizable(&self, want: Want, view: Option<&StreamView<'_>>, wait: Wait) -> Result<u64> {
+    fn allocate_resizable(&self, want: Want, view: Option<&StreamView>, wait: Wait) -> Result<u64> {
         let address = self.allocate_with(want, view, wait)?;
         self.mark_resizable(address, want.align);
         Ok(address)
@@ -93,7 +93,7 @@ impl Pool {
         &self,
         want: Want,
         kind: DedicatedKind,
-        view: Option<&StreamView<'_>>,
+        view: Option<&StreamView>,
         wait: Wait,
     ) -> Result<u64> {
         let mut core = self.admit()?;
@@ -102,6 +102,9 @@ impl Pool {
         let _entered = self.enter(&core.reclaimer.contexts)?;
         core.memory.obtain_reserve();
         let (capture, owner) = self.dedicated_owner(&mut core, kind, view)?;
+        // The request may wait without the lock. Its stream's cache keeps its key meanwhile.
+        let home = view.filter(|_| capture != 0 || owner.is_some()).map(|view| view.key);
+        home.inspect(|home| _ = self.caches.begin_use(*home));
         if let (DedicatedKind::Resizable, Some(owner), Some(view)) = (kind, owner, view) {
             self.collect(&mut core, &want, owner, view);
         }
@@ -113,7 +116,7 @@ impl Pool {
             wait: (capture == 0).then_some(wait),
         };
         let calls = &self.calls;
-        let mut block = fallback.run(|core, budget| match kind {
+        let made = fallback.run(|core, budget| match kind {
             DedicatedKind::Resizable => {
                 let sizes = (want.size, self.usable(want.requested));
                 self.build_resizable(core, sizes, owner, budget)
@@ -124,11 +127,15 @@ impl Pool {
             DedicatedKind::Passthrough { .. } => {
                 DedicatedMemory::malloc(calls, &mut core.memory.physical, want.size, want.align, budget)
             }
+        });
+        let mut block = made.inspect_err(|_| {
+            home.inspect(|home| self.caches.end_use(*home));
         })?;
-        (block.capture, block.owner) = (capture, owner);
+        (block.capture, block.owner, block.home) = (capture, owner, home);
         block.resizable |= kind == DedicatedKind::Passthrough { resizable: true };
         let address = block.address;
-        if let Err(block) = self.dedicated.insert(Box::new(block), want.requested, want.align) {
+        if let Err(mut block) = self.dedicated.insert(Box::new(block), want.requested, want.align) {
+            block.home.take().inspect(|home| self.caches.end_use(*home));
             // It was never handed out, and is freed like any other.
             let Core { memory, reclaimer, .. } = &mut *core;
             reclaimer.pending.sets.file(Freed::Dedicated(block), &memory.free_space);
@@ -151,7 +158,7 @@ impl Pool {
         &self,
         core: &mut Core,
         kind: DedicatedKind,
-        view: Option<&StreamView<'_>>,
+        view: Option<&StreamView>,
     ) -> Result<(u32, Option<Owner>)> {
         let Core { memory, reclaimer, .. } = core;
         let free_space = &mut memory.free_space;
@@ -172,10 +179,10 @@ impl Pool {
 
     /// Records a completion event where a stream has freed resizable blocks and no cached one fits, and collects what
     /// has completed. So a loop of requests needs no more blocks than it has.
-    fn collect(&self, core: &mut Core, want: &Want, owner: Owner, view: &StreamView<'_>) {
+    fn collect(&self, core: &mut Core, want: &Want, owner: Owner, view: &StreamView) {
         let Core { memory, reclaimer, .. } = core;
         if reclaimer.pending.has_ranges_behind(owner) && !memory.physical.has_cached_range(want.size) {
-            reclaimer.record_stream_event(self, &mut view.cache.inner.lock(), view.stream);
+            reclaimer.record_stream_event(self, &mut self.caches.lock(view.key).1, view.stream);
             let _ = reclaimer.poll_some(self, memory, &mut Asks::few());
         }
     }

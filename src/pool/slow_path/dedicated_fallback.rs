@@ -28,7 +28,7 @@ pub(in crate::pool) struct DedicatedFallback<'a, 'c> {
     pub(in crate::pool) core: &'a mut MutexGuard<'c, Core>,
     pub(in crate::pool) want: &'a Want,
     /// The requesting stream, and its free space.
-    pub(in crate::pool) stream: Option<(&'a StreamView<'a>, Owner)>,
+    pub(in crate::pool) stream: Option<(&'a StreamView, Owner)>,
     /// None for a capture, which waits for nothing.
     pub(in crate::pool) wait: Option<Wait>,
 }
@@ -115,10 +115,10 @@ fn budget(pool: &Pool, core: &Core, want: &Want, within_allowance: bool, refused
 
 /// Collects what has completed. It first covers what blocks have given back by events, like a request without a stream;
 /// not for a capture, which an event would end.
-fn reclaim(pool: &Pool, core: &mut Core, stream: Option<(&StreamView<'_>, Owner)>, covers: bool) -> Result<()> {
+fn reclaim(pool: &Pool, core: &mut Core, stream: Option<(&StreamView, Owner)>, covers: bool) -> Result<()> {
     let Core { memory, reclaimer, .. } = core;
     if let Some((view, _)) = stream {
-        reclaimer.record_stream_event(pool, &mut view.cache.inner.lock(), view.stream);
+        reclaimer.record_stream_event(pool, &mut pool.caches.lock(view.key).1, view.stream);
     }
     let range = Trigger::Range {
         of_streams: reclaimer.pending.has_uncovered_ranges(),
@@ -131,10 +131,10 @@ fn reclaim(pool: &Pool, core: &mut Core, stream: Option<(&StreamView<'_>, Owner)
 }
 
 /// Gives back what is due. The stream's free space may be another owner's afterwards.
-fn give_due_back(pool: &Pool, core: &mut MutexGuard<'_, Core>, stream: Option<(&StreamView<'_>, Owner)>) -> Result<()> {
+fn give_due_back(pool: &Pool, core: &mut MutexGuard<'_, Core>, stream: Option<(&StreamView, Owner)>) -> Result<()> {
     pool.give_due_back(core)?;
     match stream {
-        Some((view, owner)) => view.check_owner(owner),
+        Some((view, owner)) => view.check_owner(pool, owner),
         None => Ok(()),
     }
 }

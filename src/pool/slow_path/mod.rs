@@ -38,12 +38,12 @@ use requester::Requester;
 
 impl Pool {
     /// Finds memory for a request that missed its stream's cache.
-    pub fn allocate(&self, want: Want, view: Option<&StreamView<'_>>) -> Result<u64> {
+    pub fn allocate(&self, want: Want, view: Option<&StreamView>) -> Result<u64> {
         self.allocate_with(want, view, Wait::default())
     }
 
     /// As [`Pool::allocate`], with this wait for pending memory.
-    fn allocate_with(&self, want: Want, view: Option<&StreamView<'_>>, wait: Wait) -> Result<u64> {
+    fn allocate_with(&self, want: Want, view: Option<&StreamView>, wait: Wait) -> Result<u64> {
         let mut core = self.admit()?;
         self.obtain_reserve(&mut core)?;
         let remaps = core.memory.physical.remaps;
@@ -61,7 +61,9 @@ impl Pool {
             return Ok(found.address);
         }
         let requester = self.requester(&mut core, view)?;
-        let id = SlowPath {
+        // The request may wait without the lock. Its stream's cache is the block's home, and keeps its key from now on.
+        let home = view.map(|view| self.caches.begin_use(view.key));
+        let found = SlowPath {
             pool: self,
             core: &mut core,
             want: &want,
@@ -71,19 +73,25 @@ impl Pool {
             ahead: None,
             asks: Asks::few(),
         }
-        .find()?;
+        .find();
+        let id = found.inspect_err(|_| {
+            home.inspect(|home| home.end_use());
+        })?;
         if id > Blocks::MAX {
+            home.inspect(|home| home.end_use());
             core.memory
                 .free_space
                 .put_back(id, requester.owner(self.options.pinned));
             self.count_refused();
             return Err(Error::OutOfMemory(format!("more than {} blocks at once", Blocks::MAX)));
         }
-        let address = self.make_block(&core.memory.free_space, id, &want, view)?;
+        let address = self.make_block(&core.memory.free_space, id, &want)?;
+        self.blocks.get(id).hand_out(home);
+        self.addresses.index.set(core.memory.free_space.span(id).0, id);
         core.memory.free_space.hold(id, requester.arena(self.options.pinned));
         let charge = match requester {
             // As a hit does.
-            Requester::Stream(view, _) => view.cache.inner.lock().count(self.blocks.get(id), &want),
+            Requester::Stream(view, _) => self.caches.lock(view.key).1.count(self.blocks.get(id), &want),
             Requester::Capture(..) | Requester::NoStream | Requester::PerFreeEvents(_) => {
                 core.memory.counts.allocated(want.requested);
                 want.size
@@ -113,7 +121,7 @@ impl Pool {
     }
 
     #[inline]
-    fn requester<'a>(&self, core: &mut Core, view: Option<&'a StreamView<'a>>) -> Result<Requester<'a>> {
+    fn requester<'a>(&self, core: &mut Core, view: Option<&'a StreamView>) -> Result<Requester<'a>> {
         let Core { memory, reclaimer, .. } = core;
         let free_space = &mut memory.free_space;
         Ok(match view {
@@ -128,7 +136,7 @@ impl Pool {
             }
             Some(view) if view.capture == Capture::Invalidated => return Err(capture_invalidated()),
             Some(view) if view.id == 0 => {
-                view.cache.inner.lock().capture = 0;
+                self.caches.lock(view.key).1.capture = 0;
                 match self.options.pinned {
                     // The host must not write yet to memory that a stream only waits for.
                     true => Requester::NoStream,
@@ -139,14 +147,8 @@ impl Pool {
         })
     }
 
-    /// Makes a taken node a block.
-    fn make_block(
-        &self,
-        free_space: &FreeSpace,
-        id: NodeId,
-        want: &Want,
-        view: Option<&StreamView<'_>>,
-    ) -> Result<u64> {
+    /// Prepares a block of a taken node, which the caller hands out and enters into the index. Returns its address.
+    fn make_block(&self, free_space: &FreeSpace, id: NodeId, want: &Want) -> Result<u64> {
         let (offset, _) = free_space.span(id);
         let address = self
             .addresses
@@ -159,8 +161,6 @@ impl Pool {
         block.capture.store(0, Ordering::Relaxed);
         block.stream_uses.store(0, Ordering::Relaxed);
         block.resizable.store(0, Ordering::Relaxed);
-        block.hand_out(view.map(|view| view.cache));
-        self.addresses.index.set(offset, id);
         Ok(address)
     }
 }

@@ -57,7 +57,7 @@ impl SlowPath<'_, '_> {
         self.pool.give_due_back(self.core).map(|_| ()).step()?;
         // Other threads had the lock meanwhile.
         if let Requester::Stream(view, owner) = self.requester {
-            view.check_owner(owner).step()?;
+            view.check_owner(self.pool, owner).step()?;
         }
         self.reuse()?;
         let allowance = self.grow_within_allowance()?;

@@ -1,7 +1,7 @@
 //! Who requests memory, as the slow path distinguishes them.
 
-use crate::pool::StreamView;
 use crate::pool::free_space::{COMMON, Owner};
+use crate::pool::{Pool, StreamView};
 use crate::support::error::{Error, Result};
 
 /// The requester, as the slow path sees it.
@@ -10,9 +10,9 @@ pub(super) enum Requester<'a> {
     /// A caller without a stream.
     NoStream,
     /// A stream, and its own free space.
-    Stream(&'a StreamView<'a>, Owner),
+    Stream(&'a StreamView, Owner),
     /// A stream without an id, which has no free space of its own.
-    PerFreeEvents(&'a StreamView<'a>),
+    PerFreeEvents(&'a StreamView),
     /// A capturing stream: its capture's free space and number.
     Capture(Owner, u32),
 }
@@ -43,10 +43,10 @@ impl Requester<'_> {
     }
 }
 
-impl StreamView<'_> {
+impl StreamView {
     /// A requester that waited without the lock may find its stream gone, and its free space with another owner.
-    pub(super) fn check_owner(&self, owner: Owner) -> Result<()> {
-        let inner = self.cache.inner.lock();
+    pub(super) fn check_owner(&self, pool: &Pool, owner: Owner) -> Result<()> {
+        let (_, inner) = pool.caches.lock(self.key);
         match inner.served() {
             Some(served) if served.owner == owner && served.id == self.id => Ok(()),
             _ => Err(Error::InvalidArgument(

@@ -58,7 +58,7 @@ impl SlowPath<'_, '_> {
         };
         let (pool, physical) = (self.pool, &self.core.memory.physical);
         {
-            if !is_event_due(&view.cache.inner.lock(), pool, physical) {
+            if !is_event_due(&pool.caches.lock(view.key).1, pool, physical) {
                 return;
             }
         }
@@ -111,7 +111,7 @@ impl SlowPath<'_, '_> {
         if let Requester::Stream(view, _) = self.requester
             && view.capture == Capture::None
         {
-            let mut inner = view.cache.inner.lock();
+            let (_, mut inner) = self.pool.caches.lock(view.key);
             let reclaimer = &mut self.core.reclaimer;
             reclaimer.record_stream_event(self.pool, &mut inner, view.stream);
         }
@@ -127,7 +127,7 @@ impl SlowPath<'_, '_> {
     pub(super) fn raise_pressure(&mut self) -> u64 {
         let epoch = self.pool.pressure_epoch.fetch_add(1, Ordering::Relaxed) + 1;
         if let Requester::Stream(view, _) = self.requester {
-            let mut inner = view.cache.inner.lock();
+            let (_, mut inner) = self.pool.caches.lock(view.key);
             if inner.uncovered == 0 {
                 inner.pressure_epoch = epoch;
             }
@@ -145,7 +145,7 @@ impl SlowPath<'_, '_> {
         } = &mut self.core.memory;
         let mut end = End::Low;
         if let Requester::Stream(view, owner) = self.requester {
-            let mut inner = view.cache.inner.lock();
+            let (_, mut inner) = pool.caches.lock(view.key);
             end = inner.arena_end(want.size, free_space, owner, || physical.is_short());
             if inner.ready.bytes() > 0 && inner.served().is_some_and(|served| served.owner == owner) {
                 pool.flush(free_space, &mut inner, owner);
@@ -329,7 +329,7 @@ impl SlowPath<'_, '_> {
         }
         let Core { memory, reclaimer, .. } = &mut **self.core;
         let free_space = &mut memory.free_space;
-        let here = view.cache.inner.lock().served().map(|of| of.context);
+        let here = pool.caches.lock(view.key).1.served().map(|of| of.context);
         let others: Vec<Owner> = reclaimer.pending.outstanding().collect();
         for other in others {
             let near = |(context, _): &(Context, _)| other != owner && Some(*context) == here;

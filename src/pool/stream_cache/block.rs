@@ -13,7 +13,7 @@
 use std::ptr;
 
 use crate::pool::free_space::NodeId;
-use crate::pool::stream_cache::StreamCache;
+use crate::pool::stream_cache::{Key, StreamCache};
 use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{OnceBox, boxed, broken, thread};
 
@@ -156,10 +156,23 @@ impl Block {
         false
     }
 
-    /// Claims a live block at `address` and returns its home. An error where the block is not live, or is not (or no
-    /// longer) at that address. The caller holds no cache's lock.
+    /// Claims a live block at `address` for its end, and returns the key of its home: the stream that it was allocated on.
+    /// An error where the block is not live, or is not (or no longer) at that address. The caller holds no cache's lock.
     #[cold]
-    pub fn claim(&self, address: u64) -> Result<Option<&StreamCache>, Gone> {
+    pub fn claim(&self, address: u64) -> Result<Option<Key>, Gone> {
+        let home = self.claim_as(address, true)?;
+        Ok(home.map(|(_, key)| key))
+    }
+
+    /// As [`Block::claim`], for a call that hands the block out again or ends its use of the home, which is returned and
+    /// keeps its key until then.
+    #[cold]
+    pub fn claim_for_resize(&self, address: u64) -> Result<Option<&StreamCache>, Gone> {
+        let home = self.claim_as(address, false)?;
+        Ok(home.map(|(home, _)| home))
+    }
+
+    fn claim_as(&self, address: u64, ends: bool) -> Result<Option<(&StreamCache, Key)>, Gone> {
         loop {
             let word = self.state_and_home.load(Ordering::Acquire);
             if word.addr() & STATES == State::Claimed as usize {
@@ -192,9 +205,12 @@ impl Block {
                 self.hand_out(None);
                 return Err(Gone);
             };
-            let held = (!broken("a claim with a home holds its lock")).then(|| home.inner.lock());
+            let mut held = (!broken("a claim with a home holds its lock")).then(|| home.inner.lock());
             if self.claim_at_home(home, address, State::Pending) {
-                return Ok(Some(home));
+                if let Some(inner) = held.as_mut().filter(|_| ends) {
+                    inner.in_use = inner.in_use.wrapping_sub(1);
+                }
+                return Ok(Some((home, home.key())));
             }
             drop(held);
             // Another thread claimed it; or it was freed and handed out again, and has another home now.

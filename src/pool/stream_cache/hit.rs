@@ -51,7 +51,7 @@ impl Pool {
             block.tag.store(tag, Ordering::Relaxed);
         }
         let more = inner.count(block, &want);
-        block.hand_out(Some(cache));
+        inner.hand_out(cache, block);
         drop(inner);
         if more > 0 {
             self.charge(more);
@@ -72,7 +72,7 @@ impl Pool {
     ) -> FreedToCache {
         let mine = inner.serves(self.device) && block.is_plain();
         let to = if mine { State::Cached } else { State::Pending };
-        if !block.claim_at_home(cache, address, to) {
+        if !inner.claim(cache, block, address, to) {
             return FreedToCache::NotClaimed;
         }
         if !mine {
@@ -81,7 +81,7 @@ impl Pool {
         }
         let event_wanted = inner.wants_event(self, block, trusted);
         if RECORDED {
-            self.record_freed(Action::Freed, id, Some(cache.key.stream));
+            self.record_freed(Action::Freed, id, Some(cache.key().stream));
         }
         self.credit(cache, &mut inner, block);
         if Lifetimes::notes(block.size()) {

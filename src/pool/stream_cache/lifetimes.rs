@@ -134,7 +134,7 @@ mod tests {
     fn all_blocks_lie_together_where_memory_is_short() {
         let caches = StreamCaches::default();
         let key = Key::default_stream(Stream::LEGACY, Context(0));
-        let mut inner = caches.get(key).inner.lock();
+        let (_, mut inner) = caches.lock(key);
         let mut free_space = FreeSpace::new(2 * NEEDS, 512, 2 << 20);
         let owner = free_space.add_owner();
         free_space.raise_peak(owner, NEEDS);

@@ -57,6 +57,14 @@ impl<T> Lock<T> {
         }
     }
 
+    /// Takes the lock if it is free.
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        (!self.held.swap(true, Ordering::Acquire)).then(|| Guard {
+            lock: self,
+            _thread: std::marker::PhantomData,
+        })
+    }
+
     /// Waits at most `patience`; none where the lock was not free by then.
     pub fn lock_for(&self, patience: Duration) -> Option<Guard<'_, T>> {
         let deadline = Instant::now() + patience;

@@ -17,6 +17,7 @@ pub mod lifetimes;
 pub mod list;
 pub mod lock;
 pub mod peak;
+pub mod table;
 
 use crate::driver::{Context, Stream};
 use crate::pool::decide::{EAGER_FREES, StreamTrigger, Uncovered, of_stream};
@@ -27,10 +28,13 @@ use crate::pool::stream_cache::credits::Credits;
 use crate::pool::stream_cache::lifetimes::Lifetimes;
 use crate::pool::stream_cache::lock::Lock;
 use crate::pool::stream_cache::peak::Balance;
+use crate::pool::stream_cache::table::KeyCell;
 use crate::pool::{Pool, Want};
-use crate::sync::OnceBox;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use block::Block;
+use crate::sync::atomic::Ordering;
+use crate::sync::{OnceBox, broken};
+use block::{Block, State};
+
+pub use table::StreamCaches;
 
 /// What a stream handle means. The handle of a default stream is complete only with the current context and the thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -73,7 +77,7 @@ pub struct ServedStream {
 
 /// What a cache has done for the streams of its handle.
 pub enum Service {
-    /// Nothing: no stream of this handle has allocated yet.
+    /// Nothing: no stream of this handle has allocated yet, or none that is left has.
     Unused,
     /// A stream allocated while it captured. Such a stream cannot be asked for its id, so it owns nothing outside its
     /// capture.
@@ -111,12 +115,18 @@ pub struct Inner {
     pub eager_frees: u32,
     /// The pool's number of the capture in which this stream was last seen; 0 means that it was not capturing.
     pub capture: u32,
+    /// The device of that capture.
+    pub capture_device: i32,
+    /// Blocks in use that have this cache as their home, in every device's pool, and those that are about to be handed out.
+    pub in_use: u64,
     /// Requests satisfied here.
     pub allocations: u64,
     /// Blocks taken back here.
     pub frees: u64,
     /// The sum of both when the pool last gave up what unused caches hold.
     pub calls_before: u64,
+    /// The sum when the pool last looked for streams that are gone.
+    pub calls_looked_at: Option<u64>,
     /// Bytes requested minus requested bytes taken back here; may be negative.
     pub requested: i64,
     /// Bytes handed out minus bytes taken back here: see [`peak`].
@@ -137,8 +147,8 @@ pub struct Inner {
 /// together.
 #[repr(align(128))]
 pub struct StreamCache {
-    /// The key that finds it.
-    pub key: Key,
+    /// The key that finds it: see [`table`].
+    key: KeyCell,
     /// The contents.
     pub inner: Lock<Inner>,
     next: OnceBox<StreamCache>,
@@ -146,7 +156,17 @@ pub struct StreamCache {
 
 impl StreamCache {
     fn new(key: Key) -> StreamCache {
-        let inner = Inner {
+        StreamCache {
+            key: KeyCell::new(key),
+            inner: Lock::new(Inner::default()),
+            next: OnceBox::new(),
+        }
+    }
+}
+
+impl Default for Inner {
+    fn default() -> Inner {
+        Inner {
             service: Service::Unused,
             known_context: None,
             known_green: None,
@@ -159,9 +179,12 @@ impl StreamCache {
             shortages: 0,
             eager_frees: 0,
             capture: 0,
+            capture_device: 0,
+            in_use: 0,
             allocations: 0,
             frees: 0,
             calls_before: 0,
+            calls_looked_at: None,
             requested: 0,
             balance: Balance::default(),
             dirty: None,
@@ -169,11 +192,6 @@ impl StreamCache {
             credits: Credits::default(),
             credited: None,
             lifetimes: Lifetimes::default(),
-        };
-        StreamCache {
-            key,
-            inner: Lock::new(inner),
-            next: OnceBox::new(),
         }
     }
 }
@@ -200,10 +218,33 @@ impl Inner {
         self.served().is_some_and(|of| of.device == device)
     }
 
+    /// Whether another key may have the cache: it serves no stream, and no block and no capture that runs names it.
+    pub fn is_vacant(&self) -> bool {
+        let is_named = self.in_use > 0 && !broken("a cache that blocks name keeps its key");
+        !is_named && self.capture == 0 && self.served().is_none()
+    }
+
     /// Whether the pool knows the context of a free that is made now.
     #[inline]
     pub fn knows_context(&self, pool: &Pool, context: Context) -> bool {
         self.known_context == Some((pool.device, context, pool.forgotten.load(Ordering::Acquire)))
+    }
+
+    /// Hands out a block with this cache as its home. `cache` is the cache whose contents these are.
+    #[inline]
+    pub fn hand_out(&mut self, cache: &StreamCache, block: &Block) {
+        self.in_use += 1;
+        block.hand_out(Some(cache));
+    }
+
+    /// Claims a live block at `address` whose home `cache` is: see [`Block::claim_at_home`].
+    #[inline]
+    pub fn claim(&mut self, cache: &StreamCache, block: &Block, address: u64, to: State) -> bool {
+        let claimed = block.claim_at_home(cache, address, to);
+        if claimed {
+            self.in_use = self.in_use.wrapping_sub(1);
+        }
+        claimed
     }
 
     /// Counts a request that `block` satisfies, and returns by how much it raises the charge: see [`Pool::charge`].
@@ -290,57 +331,5 @@ impl Inner {
             bytes: self.uncovered,
             is_wanted: || self.awaited || self.pressure_epoch != pool.pressure_epoch.load(Ordering::Relaxed),
         }
-    }
-}
-
-const BUCKETS: usize = if cfg!(loom) { 1 } else { 1024 };
-
-/// Every stream cache of an allocator. They are found without a lock and never removed.
-pub struct StreamCaches {
-    buckets: Box<[OnceBox<StreamCache>]>,
-    /// A bit for each bucket that is not empty. Most buckets are empty, and loops over all caches are frequent.
-    taken: [AtomicU64; BUCKETS.div_ceil(64)],
-}
-
-impl Default for StreamCaches {
-    fn default() -> StreamCaches {
-        StreamCaches {
-            buckets: (0..BUCKETS).map(|_| OnceBox::new()).collect(),
-            taken: std::array::from_fn(|_| AtomicU64::new(0)),
-        }
-    }
-}
-
-impl StreamCaches {
-    /// The cache of `key`, made where there was none.
-    #[inline]
-    pub fn get(&self, key: Key) -> &StreamCache {
-        let mixed = (key.stream.0 ^ key.context.rotate_left(20) ^ key.thread.rotate_left(40)) as u64;
-        let bucket = (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize % BUCKETS;
-        let mut cache = self.buckets[bucket].get_or_init(|| {
-            self.taken[bucket / 64].fetch_or(1 << (bucket % 64), Ordering::Relaxed);
-            Box::new(StreamCache::new(key))
-        });
-        while cache.key != key {
-            cache = cache.next.get_or_init(|| Box::new(StreamCache::new(key)));
-        }
-        cache
-    }
-
-    /// Every cache.
-    pub fn all(&self) -> impl Iterator<Item = &StreamCache> {
-        let buckets = self
-            .taken
-            .iter()
-            .zip(self.buckets.chunks(64))
-            .flat_map(|(taken, buckets)| {
-                let mut left = taken.load(Ordering::Acquire);
-                std::iter::from_fn(move || {
-                    let at = (left != 0).then_some(left.trailing_zeros())?;
-                    left &= left - 1;
-                    Some(&buckets[at as usize])
-                })
-            });
-        buckets.flat_map(|bucket| std::iter::successors(bucket.get(), |cache| cache.next.get()))
     }
 }

@@ -89,7 +89,7 @@ fn cache_of_another_device_serves_no_request() {
         thread: 0,
     };
     let view = StreamView {
-        cache: pool.caches.get(key),
+        key,
         stream,
         id: bench.app(|machine| machine.stream_id(second)).unwrap(),
         capture: Capture::None,

@@ -260,3 +260,65 @@ fn green_context_is_known_while_its_default_stream_cannot_be_queried() {
     });
     bench.finish();
 }
+
+/// A context whose id is refused to a free counts nevertheless. Here it is a green one, and stays current to its thread.
+#[test]
+fn green_context_whose_id_was_refused_is_left_alone() {
+    for stream in [None, Some(0)] {
+        for failing in [&["cuCtxGetId"][..], &["cuCtxGetId", "cuStreamGetCtx"]] {
+            let bench = Bench::new("limit=64MiB,wait_ms=5");
+            let block = bench.get(48 * MIB, None);
+            let context = green(&bench);
+            let free = |bench: &Bench| {
+                for call in failing {
+                    assert!(bench.machine.fail_every(Some(call), 1, 999));
+                }
+                bench.put(block, stream);
+                bench.machine.clear_failures();
+            };
+            beside(&bench, context, free, |()| {
+                let served = bench.request(60 * MIB, 0, None);
+                assert_eq!(bench.wrong(), Vec::<String>::new(), "{stream:?} {failing:?}");
+                served.into_iter().for_each(|block| bench.put(block, None));
+            });
+            // It is not current to any thread by now, and the application is done with it.
+            bench.app(|machine| machine.context_destroy(context).unwrap());
+            bench.use_and_free(bench.stream(), 1, 60 * MIB);
+            bench.finish();
+        }
+    }
+}
+
+/// The handle of a context that was destroyed comes back as a green context's. The pool has seen green contexts before.
+#[test]
+fn green_context_at_the_handle_of_another_is_left_alone() {
+    let bench = Bench::new("limit=64MiB,wait_ms=5");
+    let first = green(&bench);
+    push(&bench, first);
+    let block = bench.get(MIB, None);
+    bench.put(block, None);
+    pop(&bench);
+    let gone = bench.app(|machine| machine.context_create(0).unwrap());
+    let block = bench.get(48 * MIB, None);
+    bench.app(|machine| machine.context_destroy(gone).unwrap());
+    let born = green(&bench);
+    assert_eq!(born, gone, "the handle comes back");
+    beside(
+        &bench,
+        born,
+        |_| (),
+        |()| {
+            bench.put(block, None);
+            let served = bench.request(60 * MIB, 0, None);
+            bench.allocator.trim(Some(0), 0).unwrap();
+            assert_eq!(bench.wrong(), Vec::<String>::new());
+            served.into_iter().for_each(|block| bench.put(block, None));
+        },
+    );
+    push(&bench, born);
+    let block = bench.get(MIB, None);
+    bench.put(block, None);
+    pop(&bench);
+    bench.use_and_free(bench.stream(), 1, 60 * MIB);
+    bench.finish();
+}

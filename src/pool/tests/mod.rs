@@ -54,6 +54,7 @@ mod slices;
 mod steady;
 mod synchronizing;
 mod unlocked;
+mod vacated;
 
 const MIB: u64 = 1 << 20;
 

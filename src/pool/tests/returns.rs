@@ -316,7 +316,7 @@ fn release_leaves_a_handle_of_another_device_alone() {
         thread: 0,
     };
     let pool = bench.allocator.pool_of(0);
-    pool.release_stream(pool.caches.get(key), None);
+    pool.release_stream(key, None);
     bench.allocator.validate().unwrap();
     bench.use_and_free(stream, 3, MIB);
     bench.allocator.validate().unwrap();

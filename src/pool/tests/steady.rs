@@ -78,7 +78,7 @@ fn cached_for(bench: &Bench, stream: usize) -> u64 {
         context: 0,
         thread: 0,
     };
-    bench.allocator.pool_of(0).caches.get(key).inner.lock().ready.bytes()
+    bench.allocator.pool_of(0).caches.lock(key).1.ready.bytes()
 }
 
 /// Where memory was short, frees record completion events. The stream's next requests are still hits: what it freed leaves its

@@ -45,21 +45,66 @@ fn one_of_three_holders_at_a_time() {
     });
 }
 
+fn key(stream: usize) -> Key {
+    Key {
+        stream: Stream(stream),
+        context: 0,
+        thread: 0,
+    }
+}
+
+/// A stream's cache is vacant and gets another key, while the stream uses it again and another one is looked for.
+fn reused() {
+    let caches = Arc::new(StreamCaches::default());
+    // The bucket has as many caches as stay there, and one of them is vacant.
+    drop(caches.lock(key(3)));
+    [11, 13, 17].map(|stream| _ = caches.begin_use(key(stream)));
+    let work = |caches: &StreamCaches, stream| {
+        let (cache, mut inner) = caches.lock(key(stream));
+        assert_eq!(cache.key(), key(stream), "another stream's cache");
+        // As a hit does.
+        inner.in_use += 1;
+        drop(inner);
+        let (_, mut inner) = caches.lock(key(stream));
+        assert_eq!(inner.in_use, 1, "the cache kept its key");
+        inner.in_use -= 1;
+    };
+    let other = {
+        let caches = caches.clone();
+        spawn(move || work(&caches, 5))
+    };
+    work(&caches, 3);
+    other.join().unwrap();
+    let keys: Vec<usize> = caches.all().map(|cache| cache.key().stream.0).collect();
+    assert!((4..=5).contains(&keys.len()), "{keys:?}");
+    assert!(keys.iter().all(|key| keys.iter().filter(|of| *of == key).count() == 1), "{keys:?}");
+}
+
+#[test]
+fn a_cache_that_gets_another_key() {
+    explore("caches, another key", 3, reused);
+}
+
+#[test]
+fn another_key_unnoticed() {
+    caught("a cache that is locked still has its key", &["another stream's cache"], || {
+        explore("", 3, reused)
+    });
+    caught("a cache that blocks name keeps its key", &["the cache kept its key"], || {
+        explore("", 3, reused)
+    });
+}
+
 /// Two threads look up two streams in one bucket, in different orders.
 #[test]
 fn one_cache_for_each_stream() {
     explore("caches", 3, || {
         let caches = Arc::new(StreamCaches::default());
-        let key = |stream| Key {
-            stream: Stream(stream),
-            context: 0,
-            thread: 0,
-        };
         let other = {
             let caches = caches.clone();
-            spawn(move || [7, 5, 3].map(|stream| std::ptr::from_ref(caches.get(key(stream))).addr()))
+            spawn(move || [7, 5, 3].map(|stream| std::ptr::from_ref(caches.begin_use(key(stream))).addr()))
         };
-        let here = [3, 5, 7].map(|stream| std::ptr::from_ref(caches.get(key(stream))).addr());
+        let here = [3, 5, 7].map(|stream| std::ptr::from_ref(caches.begin_use(key(stream))).addr());
         let mut there = other.join().unwrap();
         there.reverse();
         assert_eq!(here, there);

@@ -12,6 +12,7 @@ use crate::pool::free_space::{IdleBytes, Owner};
 use crate::pool::physical::PhysicalMemory;
 use crate::pool::physical::deferred_release::DeferredRelease;
 use crate::pool::rounding::align_up;
+use crate::pool::stream_cache::Key;
 
 mod gather;
 mod grow;
@@ -109,6 +110,8 @@ pub struct DedicatedMemory {
     pub capture: u32,
     /// The owner of its stream's free space; none for a block without a stream.
     pub owner: Option<Owner>,
+    /// The key of the cache of the stream that it was allocated on, which keeps that key meanwhile.
+    pub home: Option<Key>,
     /// Whether its memory goes back to the driver once it is reclaimed.
     pub give_back: bool,
 }
@@ -129,6 +132,7 @@ impl DedicatedMemory {
             needed: 0,
             capture: 0,
             owner: None,
+            home: None,
             give_back: false,
         }
     }

@@ -82,7 +82,7 @@ impl Pool {
         let resizes = claimed.resizes.load(Ordering::Relaxed);
         self.untag_dedicated(&claimed);
         let used = self.usable(claimed.requested.load(Ordering::Relaxed));
-        let Some(block) = self.dedicated.remove(claimed, used) else {
+        let Some(mut block) = self.dedicated.remove(claimed, used) else {
             reclaimer.pending.keep_event(context, event);
             return true;
         };
@@ -92,6 +92,7 @@ impl Pool {
             resizes,
         };
         self.count_free(&mut memory.counts, bytes);
+        block.home.take().inspect(|home| self.caches.end_use(*home));
         self.record_dedicated_free(&block, Some(stream));
         reclaimer.wait_for_event_of_range(key, (context, event), Freed::Dedicated(block), memory);
         true

@@ -27,10 +27,10 @@ impl Reclaimer {
         pool: &Pool,
         memory: &mut Memory,
         want: &Want,
-        view: &StreamView<'_>,
+        view: &StreamView,
         reach: Reach,
     ) -> Option<NodeId> {
-        let near = |key: &Key| reach == Reach::Any || *key == view.cache.key;
+        let near = |key: &Key| reach == Reach::Any || *key == view.key;
         let free_space = &mut memory.free_space;
         let keys: Vec<Key> = self.pending.sets.handles().copied().filter(near).collect();
         if keys.is_empty() {
@@ -78,7 +78,7 @@ impl Reclaimer {
         pool: &Pool,
         memory: &mut Memory,
         want: &Want,
-        view: &StreamView<'_>,
+        view: &StreamView,
     ) -> Option<NodeId> {
         let here = pool.calls.query(|driver| driver.stream_context(view.stream)).ok()?;
         let keys: Vec<Key> = self.pending.sets.handles().copied().collect();
@@ -109,7 +109,7 @@ impl Reclaimer {
                 self.pending.keep_event(here, event);
             }
         }
-        self.wait_for_event(view.cache.key, at, all);
+        self.wait_for_event(view.key, at, all);
         let id = free_space.take(all, want.size, want.align)?;
         if id > Blocks::MAX {
             free_space.put_back(id, all);
