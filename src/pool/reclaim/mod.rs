@@ -68,6 +68,8 @@ pub struct Reclaimer {
     refused_for_capture: bool,
     /// The synchronization that [`Reclaimer::cover_later`] began last.
     synchronized_later: Option<Awaited>,
+    /// What shrinks left over and is reusable now, by block and number. It is cached once a call can give the lock up.
+    pub(in crate::pool) due_tails: Vec<(u32, u64)>,
     /// How many requests wait for an event without the lock.
     pub(in crate::pool) waiting: u32,
     /// A growth has waited in vain for the work that used its range before (`dedicated_memory::Remainder`).
@@ -86,9 +88,16 @@ impl Reclaimer {
             prevented_by_capture: false,
             refused_for_capture: false,
             synchronized_later: None,
+            due_tails: Vec::new(),
             waiting: 0,
             growth_waited_in_vain: false,
         }
+    }
+
+    /// Whether a shrink has left something over that is reusable now.
+    #[inline]
+    pub fn has_due_tails(&self) -> bool {
+        !self.due_tails.is_empty()
     }
 
     /// Whether nothing that was freed is pending, and no graph holds memory.

@@ -30,10 +30,8 @@ impl Reclaimer {
         for freed in polled.freed {
             self.return_freed(pool, memory, freed);
         }
-        if memory.physical.has_deferred()
-            && let Ok(_entered) = pool.enter(&self.contexts)
-        {
-            memory.physical.retry(&mut memory.free_space);
+        if memory.physical.has_deferred() {
+            memory.physical.note_retry();
         }
         self.poll_per_free_events(pool, memory)?;
         self.keep_to_threshold(pool, memory);
@@ -128,7 +126,7 @@ impl Reclaimer {
                     memory.physical.note_due(range, (offset, size));
                 }
             }
-            Freed::Tail { block, number } => self.return_tail(pool, memory, block, number),
+            Freed::Tail { block, number } => self.due_tails.push((block, number)),
             // The block may have it from now on, and notices when it grows.
             Freed::Remainder(_) => {}
             Freed::Dedicated(block) => {
