@@ -154,7 +154,7 @@ impl Pool {
             looking: AtomicBool::new(false),
             start_looking: OnceLock::new(),
             dead: OnceLock::new(),
-            core: Mutex::new(core),
+            core: Mutex::watched(core),
             dedicated: DedicatedTable::default(),
             recorder,
             marks: Marks::default(),

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::pool::decide::Trigger;
 use crate::pool::free_space::COMMON;
+use crate::pool::give_back::{Others, without_lock};
 use crate::pool::reclaim::wait::Wait;
 use crate::pool::{Core, Pool};
 use crate::support::error::Result;
@@ -21,12 +22,14 @@ impl Pool {
 
     fn release_down_to(&self, keep: u64, wait: &mut Wait) -> Result<u64> {
         let mut core = self.admit()?;
-        self.wait_for_leaving(&mut core)?;
+        let mut others = Others::seen_by(&core);
+        self.wait_for_leaving(&mut core, &mut others)?;
         let _entered = self.enter(&core.reclaimer.contexts)?;
         core.allowance.reset();
         let keep = keep.max(core.memory.physical.floor());
         let mut released = 0;
         loop {
+            others.look(&core);
             let Core { memory, reclaimer, .. } = &mut *core;
             self.flush_all(&mut memory.free_space);
             // What the caches held counts as in use before.
@@ -41,13 +44,13 @@ impl Pool {
             }
             let _ = self.give_due_back(&mut core)?;
             released += self.give_free_back(&mut core, keep)?;
-            // Another thread may give memory back, too.
-            self.wait_for_leaving(&mut core)?;
+            // Another thread may give memory back, too. Handles of its ranges are cached then.
+            let more = self.wait_for_leaving(&mut core, &mut others)?;
             let Core { memory, reclaimer, .. } = &mut *core;
             // External memory stays. What was freed in it without a stream is covered.
             let stays = memory.physical.is_external && reclaimer.pending.sets.account().filed == 0;
             let done = stays || memory.physical.reserved() <= keep && !memory.physical.is_external;
-            if done || !wait.wait(self, &mut core)? {
+            if done || !more && !wait.wait(self, &mut core)? {
                 return Ok(released);
             }
         }
@@ -167,7 +170,8 @@ impl Pool {
             return false;
         }
         let mut core = self.core.lock();
-        if self.wait_for_leaving(&mut core).is_err() {
+        let mut others = Others::seen_by(&core);
+        if self.wait_for_leaving(&mut core, &mut others).is_err() {
             return true;
         }
         let Ok(entered) = self.enter(&core.reclaimer.contexts) else {
@@ -191,20 +195,19 @@ impl Pool {
         // The events of a context that is gone went with it. Their handles may be the application's by now.
         let _ = core.reclaimer.drop_dead_contexts(self);
         core.reclaimer.destroy_events(self);
-        if let Some(base) = self.addresses.base().filter(|_| !core.closed)
-            && let Err(error) = self.calls.submit(|driver| driver.unreserve(base, self.addresses.size))
-        {
-            tracing::warn!(%error, "the address range could not be returned, and a later close tries again");
-            return false;
-        }
-        if !core.closed {
+        if !std::mem::replace(&mut core.closed, true) {
+            // Requests are refused from here on, so the addresses may go without the lock.
+            let unreserve = |base| self.calls.submit(|driver| driver.unreserve(base, self.addresses.size));
+            let returned = without_lock(&mut core, || self.addresses.base().map_or(Ok(()), unreserve));
+            if let Err(error) = returned {
+                core.closed = false;
+                tracing::warn!(%error, "the address range could not be returned, and a later close tries again");
+                return false;
+            }
             self.addresses.gone();
-        }
-        drop(entered);
-        if !core.closed {
+            drop(entered);
             core.reclaimer.contexts.home.release(&self.calls, self.device);
         }
-        core.closed = true;
         drop(core);
         if let Some(budget) = self.shared_budget() {
             budget.close();

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use crate::pool::decide::Trigger;
 use crate::pool::free_space::{self, COMMON, FreeRange, Owner};
 use crate::pool::give_back::{BATCH, SLICE, give_way, without_lock};
-use crate::pool::physical::{Candidates, Leaving, Quota};
+use crate::pool::physical::{Candidates, Leaving, Locked, Quota};
 use crate::pool::{Core, Pool};
 use crate::support::config::ReleaseThreshold;
 use crate::support::error::Result;
@@ -122,7 +122,7 @@ impl Pool {
             if leaving.is_empty() {
                 return Ok(());
             }
-            self.let_go(core, leaving);
+            core.let_go(leaving);
         }
         Ok(())
     }
@@ -187,17 +187,14 @@ impl Pool {
     /// handles are cached, and go back to the driver as such. Other threads have the lock now and then meanwhile.
     fn cut_unneeded(&self, core: &mut MutexGuard<'_, Core>) -> Result<()> {
         for (looked, block) in self.dedicated.all().enumerate() {
-            let Core { memory, reclaimer, .. } = &mut **core;
-            let physical = &mut memory.physical;
-            let before = physical.cached_bytes();
-            self.cut_end(block, &reclaimer.pending, physical, |physical, block, used| {
+            let page = core.memory.physical.page;
+            let cut = self.cut_end(core, block, |block, used| {
                 let unneeded = block.end_window(used);
-                block.cut_for(block.committed() - unneeded, physical.page)
+                block.cut_for(block.committed() - unneeded, page)
             });
-            let cut = physical.cached_bytes() - before;
-            physical.add_idle_cached(cut);
-            // Each cut takes a call of the driver.
-            if cut > 0 || looked % SLICE == SLICE - 1 {
+            core.memory.physical.add_idle_cached(cut);
+            core.still_open()?;
+            if looked % SLICE == SLICE - 1 {
                 give_way(core)?;
             }
         }

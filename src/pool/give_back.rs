@@ -8,12 +8,15 @@
 //!
 //! Uses: free_space, physical, reclaim.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use crate::pool::free_space::COMMON;
-use crate::pool::physical::{Candidates, Leaving, PhysicalMemory, Quota};
-use crate::pool::{Core, Pool};
+use crate::pool::free_space::{COMMON, FreeSpace};
+use crate::pool::physical::{Candidates, Leaving, Locked, PhysicalMemory, Quota};
+use crate::pool::{Core, Pool, sharing};
 use crate::support::error::Result;
+#[cfg(loom)]
+use crate::sync::thread_local;
 use crate::sync::{MutexGuard, thread};
 
 /// How many handles go back together, before other threads may find them gone.
@@ -30,14 +33,58 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// How long it waits at least, also with `wait_ms=0`: a batch takes about a millisecond.
 const LEAST_WAIT: Duration = Duration::from_millis(10);
 
-impl Pool {
-    /// Gives memory back that was taken out of the pool, without the lock. Returns the bytes that went.
-    pub(in crate::pool) fn let_go(&self, core: &mut MutexGuard<'_, Core>, mut leaving: Vec<Leaving>) -> u64 {
-        without_lock(core, || leaving.iter_mut().for_each(|memory| memory.go(&self.calls)));
-        let Core { memory, .. } = &mut **core;
-        memory.physical.end_leaving(&mut memory.free_space, leaving)
+thread_local! {
+    /// How many batches of memory this thread has let go.
+    static OWN: Cell<u64> = const { Cell::new(0) };
+}
+
+impl Locked for MutexGuard<'_, Core> {
+    fn parts(&mut self) -> (&mut PhysicalMemory, &mut FreeSpace) {
+        let Core { memory, .. } = &mut **self;
+        (&mut memory.physical, &mut memory.free_space)
     }
 
+    fn unlocked<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let done = without_lock(self, work);
+        OWN.with(|own| own.set(own.get() + 1));
+        done
+    }
+}
+
+/// One call's waits for memory that other calls let go: together they take no longer than one request may wait.
+#[derive(Default)]
+pub(in crate::pool) struct Others {
+    /// How many batches others had let go when the call last began to look for memory.
+    seen: u64,
+    /// Set by the first wait.
+    deadline: Option<Instant>,
+    /// The call has looked again after that.
+    over: bool,
+}
+
+impl Others {
+    /// The call begins to look for memory.
+    pub(in crate::pool) fn look(&mut self, core: &Core) {
+        self.seen = Others::ended(core);
+    }
+
+    /// As [`Others::look`].
+    pub(in crate::pool) fn seen_by(core: &Core) -> Others {
+        Others {
+            seen: Others::ended(core),
+            ..Others::default()
+        }
+    }
+
+    /// How many batches have come to their end, but for those of this thread. Only the difference of two numbers means
+    /// something.
+    fn ended(core: &Core) -> u64 {
+        let all = core.memory.physical.ended_batches();
+        OWN.with(|own| all.wrapping_sub(own.get()))
+    }
+}
+
+impl Pool {
     /// Returns all memory that is free for every stream to the driver, without the lock, until at most `keep` bytes or the
     /// reserve are held. Returns the bytes.
     pub(in crate::pool) fn give_free_back(&self, core: &mut MutexGuard<'_, Core>, keep: u64) -> Result<u64> {
@@ -52,21 +99,9 @@ impl Pool {
         core: &mut MutexGuard<'_, Core>,
         left: impl Fn(&PhysicalMemory, u64) -> u64,
     ) -> Result<u64> {
-        let mut released = 0;
-        loop {
-            let physical = &mut core.memory.physical;
-            let quota = Quota::AtLeast(left(physical, released));
-            let leaving = physical.begin_leaving_cached(quota, BATCH);
-            if leaving.is_empty() {
-                break;
-            }
-            let ranges = leaving.iter().any(Leaving::is_range);
-            let gone = self.let_go(core, leaving);
-            released += gone;
-            // The driver takes nothing back, or a close took everything. Ranges become cached handles.
-            if gone == 0 && !ranges {
-                return Ok(released);
-            }
+        let (mut released, refused) = give_cached_back(core, |physical, gone| Quota::AtLeast(left(physical, gone)));
+        if refused {
+            return Ok(released);
         }
         for _ in 0..LOOKS {
             let (physical, free_space) = (&core.memory.physical, &core.memory.free_space);
@@ -101,7 +136,7 @@ impl Pool {
             if leaving.is_empty() {
                 return released;
             }
-            match self.let_go(core, leaving) {
+            match core.let_go(leaving).gone {
                 0 => return released,
                 gone => released += gone,
             }
@@ -112,7 +147,7 @@ impl Pool {
     /// for memory, waits or returns. Returns whether anything went; an error where all memory was returned meanwhile.
     #[inline]
     pub(in crate::pool) fn give_due_back(&self, core: &mut MutexGuard<'_, Core>) -> Result<bool> {
-        match core.memory.physical.has_due() {
+        match core.memory.physical.has_due() || core.reclaimer.has_due_tails() {
             true => self.give_back_what_is_due(core),
             false => Ok(false),
         }
@@ -124,13 +159,17 @@ impl Pool {
         let Ok(_entered) = self.enter(&core.reclaimer.contexts) else {
             return Ok(false);
         };
-        let mut went = false;
+        let leaving = core.memory.physical.begin_leaving_again();
+        let mut went = core.let_go(leaving).bytes() > 0;
+        core.still_open()?;
+        went |= self.return_due_tails(core);
+        core.still_open()?;
         loop {
             let leaving = core.memory.physical.begin_leaving_due(BATCH);
             if leaving.is_empty() {
                 break;
             }
-            self.let_go(core, leaving);
+            core.let_go(leaving);
             core.still_open()?;
             went = true;
         }
@@ -166,24 +205,59 @@ impl Pool {
         Ok(candidates)
     }
 
-    /// Waits until no memory is on its way back to the driver, so that the caller finds it gone or free. It waits as long
-    /// as a request may, since the driver may wait for work. Returns whether something came to its end; an error where
-    /// all memory was returned meanwhile.
-    pub(in crate::pool) fn wait_for_leaving(&self, core: &mut MutexGuard<'_, Core>) -> Result<bool> {
-        if !core.memory.physical.is_leaving() {
-            return Ok(false);
-        }
-        let deadline = Instant::now() + self.options.wait.max(LEAST_WAIT);
-        // A model has no time: what leaves there comes to its end once its thread runs on.
-        let in_time = || cfg!(loom) || Instant::now() < deadline;
-        while core.memory.physical.is_leaving() && in_time() {
+    /// Where memory leaves, this waits until other calls have let some go, so that the caller finds it gone or free. It waits
+    /// as long as a request may, since the driver may wait for work. Returns whether others have let memory go since the
+    /// caller last began to look; after the deadline, only once. An error where all memory was returned meanwhile.
+    pub(in crate::pool) fn wait_for_leaving(
+        &self,
+        core: &mut MutexGuard<'_, Core>,
+        others: &mut Others,
+    ) -> Result<bool> {
+        let begin = || {
+            let now = Instant::now();
+            let deadline = sharing::deadline().unwrap_or_else(|| now + self.options.wait);
+            deadline.max(now + LEAST_WAIT)
+        };
+        while Others::ended(core) == others.seen && core.memory.physical.is_leaving() {
+            // A model has no time: what leaves there comes to its end once its thread runs on.
+            if !cfg!(loom) && Instant::now() >= *others.deadline.get_or_insert_with(begin) {
+                break;
+            }
             without_lock(core, || match cfg!(loom) {
                 true => thread::yield_now(),
                 false => std::thread::sleep(PAUSE),
             });
         }
         core.still_open()?;
-        Ok(!core.memory.physical.is_leaving())
+        if others.over {
+            return Ok(false);
+        }
+        others.over = !cfg!(loom) && others.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        Ok(Others::ended(core) != others.seen)
+    }
+}
+
+/// Gives cached handles back, and once those are gone, cached ranges, for as many bytes as `quota` returns, which is passed
+/// what has gone. Returns the bytes, and whether it ended because the driver takes nothing back.
+pub(in crate::pool) fn give_cached_back(
+    core: &mut MutexGuard<'_, Core>,
+    quota: impl Fn(&PhysicalMemory, u64) -> Quota,
+) -> (u64, bool) {
+    let mut released = 0;
+    loop {
+        let physical = &mut core.memory.physical;
+        let quota = quota(physical, released);
+        let leaving = physical.begin_leaving_cached(quota, BATCH);
+        if leaving.is_empty() {
+            return (released, false);
+        }
+        let ranges = leaving.iter().any(Leaving::is_range);
+        let gone = core.let_go(leaving).gone;
+        released += gone;
+        // The driver takes nothing back, or a close took everything. Ranges become cached handles.
+        if gone == 0 && !ranges {
+            return (released, true);
+        }
     }
 }
 

@@ -1,9 +1,11 @@
 //! A pool's memory: what is free in its address range, and the physical memory behind it.
 
 use crate::driver::Failure;
+use crate::pool::Core;
 use crate::pool::counters::Counts;
 use crate::pool::free_space::{COMMON, FreeSpace, Owner};
-use crate::pool::physical::{Grown, PhysicalMemory, Sources};
+use crate::pool::physical::{self, Grown, PhysicalMemory, Sources};
+use crate::sync::MutexGuard;
 
 /// The memory of one pool. The pool's lock protects it.
 pub struct Memory {
@@ -16,27 +18,9 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Maps free space in which `owner` can take `size` bytes at `align`: see [`PhysicalMemory::grow`].
-    pub fn grow(&mut self, owner: Owner, size: u64, align: u64, sources: Sources) -> crate::driver::Result<Grown> {
-        let before = self.physical.reserved();
-        let grown = self.physical.grow(&mut self.free_space, owner, size, align, sources);
-        if self.physical.reserved() > before {
-            self.physical.driver_refused = false;
-        } else if grown.as_ref().is_err_and(|error| error.failure == Failure::OutOfMemory) {
-            self.physical.driver_refused = true;
-        }
-        self.physical.note_peak();
-        grown
-    }
-
     /// Obtains the reserve: see [`PhysicalMemory::obtain_reserve`].
     pub fn obtain_reserve(&mut self) {
         self.physical.obtain_reserve(&mut self.free_space);
-    }
-
-    /// See [`PhysicalMemory::exchange_for_new`].
-    pub fn exchange_for_new(&mut self, keep: u64) -> u64 {
-        self.physical.exchange_for_new(&mut self.free_space, keep)
     }
 
     /// Whether the device and the limit have `size` bytes, with what is cached or common free space. The driver is asked
@@ -46,4 +30,24 @@ impl Memory {
         let lacking = size.saturating_sub(cached + self.free_space.free_bytes(COMMON));
         lacking == 0 || lacking <= self.physical.room_below_limit() && lacking <= self.physical.room()
     }
+}
+
+/// Maps free space in which `owner` can take a size at an alignment: see [`physical::grow`].
+pub fn grow(
+    core: &mut MutexGuard<'_, Core>,
+    owner: Owner,
+    size: (u64, u64),
+    sources: Sources,
+    goes_on: impl Fn() -> bool,
+) -> crate::driver::Result<Grown> {
+    let before = core.memory.physical.reserved();
+    let grown = physical::grow(core, owner, size, sources, goes_on);
+    let physical = &mut core.memory.physical;
+    if physical.reserved() > before {
+        physical.driver_refused = false;
+    } else if grown.as_ref().is_err_and(|error| error.failure == Failure::OutOfMemory) {
+        physical.driver_refused = true;
+    }
+    physical.note_peak();
+    grown
 }

@@ -70,6 +70,7 @@ use free_space::NodeId;
 use inspect::Marks;
 use memory::Memory;
 use physical::address_space::AddressSpace;
+use reclaim::sets::Freed;
 use reclaim::{Contexts, Reclaimer};
 use slow_path::growth_allowance::GrowthAllowance;
 use slow_path::rise::Rise;
@@ -256,6 +257,11 @@ impl Pool {
 }
 
 impl Core {
+    /// Files what was freed: it waits for all contexts.
+    fn file(&mut self, freed: Freed) {
+        self.reclaimer.pending.sets.file(freed, &self.memory.free_space);
+    }
+
     /// Refuses a request that found the pool alive but got the lock after the allocator was closed. The addresses may
     /// belong to another owner by then.
     fn still_open(&self) -> Result<()> {

@@ -6,6 +6,7 @@
 //! to that. So a waiter that has waited for [`PATIENCE`] says so, and until it has the lock, each unlock hands the lock to
 //! the thread that has waited longest.
 
+use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,9 +15,22 @@ use std::time::Duration;
 /// How long a thread waits before the lock is handed over in turn.
 const PATIENCE: Duration = Duration::from_micros(500);
 
+thread_local! {
+    /// How many watched locks this thread holds.
+    static WATCHED: Cell<i32> = const { Cell::new(0) };
+}
+
+/// Whether this thread holds a lock of [`Mutex::watched`]. Never, where assertions are not checked.
+#[inline(always)]
+pub fn is_watched_lock_held() -> bool {
+    cfg!(debug_assertions) && WATCHED.with(|held| held.get() > 0)
+}
+
 /// A mutex that is handed over once a thread has waited for long.
 #[derive(Default)]
 pub struct Mutex<T> {
+    /// Its holders are noted: see [`is_watched_lock_held`].
+    watched: bool,
     /// How many threads have waited for longer than [`PATIENCE`].
     impatient: AtomicU32,
     inner: parking_lot::Mutex<T>,
@@ -35,11 +49,19 @@ impl<T> Mutex<T> {
     /// A mutex that is not locked.
     pub const fn new(value: T) -> Mutex<T> {
         Mutex {
+            watched: false,
             impatient: AtomicU32::new(0),
             inner: parking_lot::Mutex::new(value),
             #[cfg(test)]
             handed_over: AtomicU32::new(0),
         }
+    }
+
+    /// As [`Mutex::new`]. Whether a thread holds the lock is noted where assertions are checked.
+    pub fn watched(value: T) -> Mutex<T> {
+        let mut mutex = Mutex::new(value);
+        mutex.watched = true;
+        mutex
     }
 
     /// Waits for the lock.
@@ -64,6 +86,14 @@ impl<T> Mutex<T> {
         self.inner.try_lock().unwrap_or_else(|| self.wait())
     }
 
+    /// This thread holds one watched lock more, or fewer.
+    #[inline(always)]
+    fn note(&self, more: i32) {
+        if cfg!(debug_assertions) && self.watched {
+            WATCHED.with(|held| held.set(held.get() + more));
+        }
+    }
+
     #[cold]
     fn wait(&self) -> parking_lot::MutexGuard<'_, T> {
         self.inner.try_lock_for(PATIENCE).unwrap_or_else(|| {
@@ -76,6 +106,7 @@ impl<T> Mutex<T> {
 
     #[inline]
     fn guard<'a>(&'a self, held: parking_lot::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.note(1);
         MutexGuard {
             mutex: self,
             held: ManuallyDrop::new(held),
@@ -91,6 +122,7 @@ impl<T> MutexGuard<'_, T> {
         impl<T> Drop for Relock<'_, '_, T> {
             fn drop(&mut self) {
                 self.0.held = ManuallyDrop::new(self.0.mutex.acquire());
+                self.0.mutex.note(1);
             }
         }
         // SAFETY: `Relock` fills the guard again before it can be used or dropped.
@@ -106,6 +138,7 @@ impl<T> MutexGuard<'_, T> {
     unsafe fn release(&mut self) {
         // SAFETY: the caller does not use it again.
         let held = unsafe { ManuallyDrop::take(&mut self.held) };
+        self.mutex.note(-1);
         if self.mutex.impatient.load(Ordering::Relaxed) != 0 {
             #[cfg(test)]
             self.mutex.handed_over.fetch_add(1, Ordering::Relaxed);

@@ -15,7 +15,7 @@ mod rule;
 
 pub use boxed::boxed;
 #[cfg(not(loom))]
-pub use fair::{Mutex, MutexGuard};
+pub use fair::{Mutex, MutexGuard, is_watched_lock_held};
 #[cfg(loom)]
 pub use modelled::*;
 #[cfg(not(loom))]

@@ -179,9 +179,18 @@ pub struct MutexGuard<'a, T> {
     held: Option<loom::sync::MutexGuard<'a, T>>,
 }
 
+/// No model watches a lock.
+pub fn is_watched_lock_held() -> bool {
+    false
+}
+
 impl<T> Mutex<T> {
     pub fn new(value: T) -> Mutex<T> {
         Mutex(loom::sync::Mutex::new(value))
+    }
+
+    pub fn watched(value: T) -> Mutex<T> {
+        Mutex::new(value)
     }
 
     pub fn lock(&self) -> MutexGuard<'_, T> {

@@ -186,6 +186,25 @@ impl FreeSpace {
         self.spaces[owner.0 as usize].front = Some(end);
     }
 
+    /// As [`FreeSpace::withhold`], where memory is going to be mapped. An arena that ends there ends behind it until then, so
+    /// that no other arena begins in between.
+    pub fn begin_mapping(&mut self, offset: u64, size: u64) -> Option<NodeId> {
+        let id = self.withhold(offset, size)?;
+        let end = offset + size;
+        if self.holes.contains_key(&end) && !self.fronts.contains_key(&end) {
+            self.move_end(offset, end);
+        }
+        Some(id)
+    }
+
+    /// Turns a node of [`FreeSpace::begin_mapping`], where memory is mapped now, into `owner`'s free space.
+    pub fn end_mapping(&mut self, id: NodeId, owner: Owner) {
+        let (offset, size) = self.span(id);
+        self.move_end(offset + size, offset);
+        self.move_front(owner, offset, offset + size);
+        self.release(id, owner, 0);
+    }
+
     /// Makes `[offset, offset + size)`, inside a hole, a used node, so that nothing will be mapped there.
     pub fn withhold(&mut self, offset: u64, size: u64) -> Option<NodeId> {
         let (&at, &id) = self.holes.range(..=offset).next_back()?;
@@ -211,10 +230,10 @@ impl FreeSpace {
         self.restore(id);
     }
 
-    /// Turns `[offset, offset + size)` into a hole, because its memory is going to be unmapped. It lies wholly inside
-    /// the free range `id`. What lies before it in the range keeps the number `id`, so several pieces are closed from the
+    /// Makes `[offset, offset + size)` a used node, because its memory is going to be unmapped. It lies wholly inside
+    /// the free range `id`. What lies before it in the range keeps the number `id`, so several pieces are withdrawn from the
     /// last to the first.
-    pub fn close(&mut self, id: NodeId, offset: u64, size: u64) -> bool {
+    pub fn withdraw(&mut self, id: NodeId, offset: u64, size: u64) -> Option<NodeId> {
         let Node {
             offset: from,
             size: whole,
@@ -223,18 +242,21 @@ impl FreeSpace {
             ..
         } = self.nodes[id as usize];
         let State::Free(owner) = state else {
-            return false;
+            return None;
         };
         if offset < from || offset + size > from + whole {
-            return false;
+            return None;
         }
         self.unlink(id);
         self.nodes[id as usize].state = State::Used;
-        self.drop_extent(offset);
-        let middle = self.cut(id, offset, size, (owner, event_number));
-        self.nodes[middle as usize].state = State::Hole;
-        self.join_hole(middle);
-        true
+        Some(self.cut(id, offset, size, (owner, event_number)))
+    }
+
+    /// Turns a part of a free range into a hole: see [`FreeSpace::withdraw`].
+    #[cfg(test)]
+    pub fn close(&mut self, id: NodeId, offset: u64, size: u64) -> bool {
+        let withdrawn = self.withdraw(id, offset, size);
+        withdrawn.map(|id| self.vacate(id)).is_some()
     }
 
     /// Opens a segment between holes, as common free space: `size` bytes at `rest` beyond a multiple of `page`. A hole
@@ -251,8 +273,8 @@ impl FreeSpace {
         self.open(offset, size, COMMON, 0).then_some(offset)
     }
 
-    /// The end of an arena at `from` goes down to `to`, unless another arena ends there.
-    fn lower_front(&mut self, from: u64, to: u64) {
+    /// The end of an arena at `from` moves to `to`, unless another arena ends there.
+    fn move_end(&mut self, from: u64, to: u64) {
         let Some(owner) = self.fronts.remove(&from) else { return };
         let taken = self.fronts.contains_key(&to);
         self.spaces[owner.0 as usize].front = (!taken).then_some(to);
@@ -299,13 +321,15 @@ impl FreeSpace {
     fn join_hole(&mut self, mut id: NodeId) {
         let Node { before, after, .. } = self.nodes[id as usize];
         if before != 0 && self.nodes[before as usize].state == State::Hole {
+            let (from, to) = (self.nodes[id as usize].offset, self.nodes[before as usize].offset);
+            self.move_end(from, to);
             self.nodes[before as usize].size += self.nodes[id as usize].size;
             self.drop_node(id);
             id = before;
         }
         if after != 0 && self.nodes[after as usize].state == State::Hole {
             self.holes.remove(&self.nodes[after as usize].offset);
-            self.lower_front(self.nodes[after as usize].offset, self.nodes[id as usize].offset);
+            self.move_end(self.nodes[after as usize].offset, self.nodes[id as usize].offset);
             self.nodes[id as usize].size += self.nodes[after as usize].size;
             self.drop_node(after);
         }

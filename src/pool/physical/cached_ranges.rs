@@ -36,16 +36,16 @@ impl PhysicalMemory {
         self.cached_ranges.iter().any(|block| block.fits(size, self.page))
     }
 
-    /// The smallest cached block that is larger than a block of `size` bytes. The handles that it has beyond are
-    /// cached.
-    pub fn take_larger(&mut self, size: u64) -> Option<DedicatedMemory> {
+    /// The smallest cached block that is larger than a block of `size` bytes, and the handles that it has beyond, which have to
+    /// leave before the block is used.
+    pub fn take_larger(&mut self, size: u64) -> Option<(DedicatedMemory, DeferredRelease)> {
         let page = self.page;
         let larger = self.cached_ranges.iter().enumerate();
         let larger = larger.filter_map(|(at, block)| Some((at, block.committed(), block.cut_for(size, page)?)));
         let (at, _, cut) = larger.min_by_key(|(_, committed, _)| *committed)?;
         let mut block = self.uncache(at)?;
-        block.cut(self, cut);
-        Some(block)
+        let beyond = block.cut(cut);
+        Some((block, beyond))
     }
 
     /// The largest cached block that can grow in place to `size` bytes.
@@ -58,13 +58,6 @@ impl PhysicalMemory {
             .filter(|(_, block)| smaller(block));
         let (at, _) = cached_ranges.max_by_key(|(_, block)| block.committed())?;
         self.uncache(at)
-    }
-
-    /// Destroys the oldest cached block and caches its handles. False where there is none.
-    pub fn destroy_cached_range(&mut self) -> bool {
-        let Some(block) = self.uncache(0) else { return false };
-        block.destroy(self);
-        true
     }
 
     pub(in crate::pool::physical) fn uncache(&mut self, at: usize) -> Option<DedicatedMemory> {

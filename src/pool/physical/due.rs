@@ -16,6 +16,8 @@ pub(in crate::pool::physical) struct Due {
     bytes: u64,
     /// More is reserved than may stay reserved.
     excess: bool,
+    /// What the driver refused to take back is tried again.
+    retry: bool,
 }
 
 impl PhysicalMemory {
@@ -44,10 +46,23 @@ impl PhysicalMemory {
         self.due.excess = true;
     }
 
+    /// What the driver refused to take back is to be tried again.
+    pub fn note_retry(&mut self) {
+        self.due.retry = true;
+    }
+
     /// Whether something is due.
     #[inline]
     pub fn has_due(&self) -> bool {
-        self.due.bytes > 0 || self.due.excess || !self.due.releases.is_empty()
+        self.due.bytes > 0 || self.due.excess || self.due.retry || !self.due.releases.is_empty()
+    }
+
+    /// Takes what is tried again, if that is due.
+    pub fn begin_leaving_again(&mut self) -> Vec<Leaving> {
+        match std::mem::take(&mut self.due.retry) {
+            true => self.begin_retrying(),
+            false => Vec::new(),
+        }
     }
 
     /// Takes the next memory of dedicated allocations that is due. See [`PhysicalMemory::begin_leaving`].

@@ -1,5 +1,6 @@
 //! Growth of free space: cached, moved and new handles, mapped one behind the other.
 
+use super::leaving::Then;
 use super::*;
 use crate::support::sort;
 
@@ -19,22 +20,152 @@ struct Plan {
     shares: bool,
 }
 
+/// How a growth goes on.
+enum Step {
+    /// The plan suffices.
+    Fill(Plan),
+    /// Nothing more can be had.
+    Short,
+    /// This has to leave first.
+    Exchange {
+        leaving: Vec<Leaving>,
+        /// Cached handles that go back to the driver are more than so many bytes, so what the reserve needs of them is created
+        /// anew.
+        most: Option<u64>,
+    },
+}
+
+/// Maps free space in which `owner` can take `size` bytes at `align`, from cached handles and `sources`. The new space is
+/// `owner`'s or common. Where the sources do not suffice, nothing has changed except that handles may have been returned to the
+/// driver.
+///
+/// Idle handles that are moved or exchanged leave while other threads have the lock. If `goes_on` is false then, nothing is
+/// mapped: the free space may be another owner's.
+pub fn grow(
+    lock: &mut impl Locked,
+    owner: Owner,
+    (size, align): (u64, u64),
+    mut sources: Sources,
+    goes_on: impl Fn() -> bool,
+) -> Result<Grown> {
+    let (physical, free_space) = lock.parts();
+    if !physical.virtual_memory() {
+        let added = physical.add_segment(free_space, size, align, sources.create)?;
+        return Ok(if added { Grown::Somewhere } else { Grown::Short });
+    }
+    loop {
+        let (physical, free_space) = lock.parts();
+        let (leaving, most) = match physical.next_step(free_space, owner, (size, align), sources) {
+            Step::Fill(plan) => return fill(lock, plan, size, goes_on),
+            Step::Short => return Ok(Grown::Short),
+            Step::Exchange { leaving, most } => (leaving, most),
+        };
+        let ranges = leaving.iter().any(Leaving::is_range);
+        let left = lock.let_go(leaving);
+        if !goes_on() {
+            return Ok(Grown::Short);
+        }
+        // The handles of ranges are cached now.
+        if ranges {
+            continue;
+        }
+        let physical = lock.physical();
+        let released = match most {
+            Some(most) => left.gone - physical.refill_after(left.gone, most),
+            None => left.gone,
+        };
+        if released == 0 {
+            return left.error.map_or(Ok(Grown::Short), Err);
+        }
+        // Other threads may have created memory meanwhile.
+        sources.create = (sources.create + released).min(physical.room_below_limit());
+    }
+}
+
+/// Maps cached, moved and new handles at the plan's place, one behind the other.
+fn fill(lock: &mut impl Locked, plan: Plan, size: u64, goes_on: impl Fn() -> bool) -> Result<Grown> {
+    let created = create(lock, plan.need, size, plan.largest)?;
+    let (physical, free_space) = lock.parts();
+    let mut handles = created.clone();
+    let cached = plan.cached.iter();
+    handles.extend(cached.filter_map(|size| Some((physical.take_cached(*size)?, *size))));
+    let place = plan.place;
+    let node = free_space.begin_mapping(place.offset, place.size);
+    // Goes from the last to the first of a range, so that what lies before keeps its number.
+    let idle = plan.idle.iter().rev().copied();
+    let leaving = physical.begin_idle(free_space, idle, Then::Cache, u64::MAX);
+    let moves = !leaving.is_empty();
+    let left = lock.let_go(leaving);
+    let goes_on = !moves || goes_on();
+    let (physical, free_space) = lock.parts();
+    for (handle, size) in left.cached {
+        handles.extend(physical.take_cached_handle(handle, size).map(|handle| (handle, size)));
+        physical.remaps += 1;
+    }
+    let filled: u64 = handles.iter().map(|(_, size)| size).sum();
+    let outcome = match node {
+        _ if let Some(error) = left.error => Err(error),
+        _ if !goes_on => Ok(Grown::Short),
+        // A range that is not backed in full has no owner.
+        Some(node) if filled == place.size => {
+            // Single pages go to the end, where small blocks are taken from.
+            sort::by_key(&mut handles, |(_, size)| (!*size, 0));
+            match physical.map_all(free_space, &plan, (node, &handles), size) {
+                Ok(()) => return Ok(Grown::At(place.start, place.owner)),
+                Err(error) => {
+                    let leaving = physical.begin_unsticking();
+                    lock.let_go(leaving);
+                    lock.discard(&created);
+                    return Err(error);
+                }
+            }
+        }
+        _ => Err(crate::pool::driver_calls::refused("map", Failure::Other)),
+    };
+    node.into_iter().for_each(|node| free_space.restore(node));
+    handles
+        .into_iter()
+        .for_each(|(handle, size)| physical.keep(handle, size));
+    // Handles that were created for this have no use now, so they do not stay.
+    lock.discard(&created);
+    outcome
+}
+
+/// Creates handles of `bytes` bytes in total for a request of `size` bytes. Each is at most `largest`, or as large as the
+/// request may leave unused at its ends. On an error it creates none.
+fn create(lock: &mut impl Locked, bytes: u64, size: u64, largest: Option<u64>) -> Result<Vec<(Handle, u64)>> {
+    let physical = lock.physical();
+    let (mut handles, mut left) = (Vec::new(), bytes);
+    let part = (physical.reserved + bytes) / PART;
+    let pages = |bytes: u64| (bytes.min(LARGEST) / physical.page).max(1);
+    let largest = match largest {
+        Some(largest) => pages(largest) * physical.page,
+        None => (1 << pages(FreeSpace::may_leave_unused(size).min(part)).ilog2()) * physical.page,
+    };
+    while left > 0 {
+        let size = left.min(largest);
+        match physical.create_handle(size) {
+            Ok(handle) => handles.push((handle, size)),
+            Err(error) => {
+                handles.iter().for_each(|(handle, size)| physical.keep(*handle, *size));
+                lock.discard(&handles);
+                return Err(error);
+            }
+        }
+        left -= size;
+    }
+    Ok(handles)
+}
+
 impl PhysicalMemory {
-    /// Maps free space in which `owner` can take `size` bytes at `align`, from cached handles and `sources`. The new
-    /// space is `owner`'s or common. Where the sources do not suffice, nothing has changed except that handles may have
-    /// been returned to the driver.
-    pub fn grow(
+    /// How a growth goes on: see [`grow`]. What it takes to leave is out of the books.
+    fn next_step(
         &mut self,
         free_space: &mut FreeSpace,
         owner: Owner,
-        size: u64,
-        align: u64,
+        (size, align): (u64, u64),
         sources: Sources,
-    ) -> Result<Grown> {
-        if !self.virtual_memory() {
-            let added = self.add_segment(free_space, size, align, sources.create)?;
-            return Ok(if added { Grown::Somewhere } else { Grown::Short });
-        }
+    ) -> Step {
         // First the place that lacks the least memory, then the place where the most handles fit.
         let places = [
             free_space.place(owner, size, align, self.page),
@@ -46,32 +177,38 @@ impl PhysicalMemory {
             if plan.need <= sources.create {
                 let mut plan = self.with_memory_ahead(plan, sources.ahead);
                 plan.shares |= plan.largest.is_some() && owner == COMMON;
-                self.fill(free_space, plan, size)?;
-                return Ok(Grown::At(place.start, place.owner));
+                return Step::Fill(plan);
             }
             short.get_or_insert(plan);
         }
         let Some(plan) = short.filter(|_| sources.remap) else {
-            return Ok(Grown::Short);
+            return Step::Short;
         };
         if self.floor() > 0 && !self.can_exchange(free_space, owner, &plan, sources) {
-            return Ok(Grown::Short);
+            return Step::Short;
         }
-        // Cached blocks are destroyed, and what does not fit makes room for new handles.
-        if self.destroy_cached_range() {
-            return self.grow(free_space, owner, size, align, sources);
+        // Cached blocks are taken apart, and what does not fit makes room for new handles.
+        let ranges = self.begin_leaving_ranges(1, false, 1);
+        if !ranges.is_empty() {
+            return Step::Exchange {
+                leaving: ranges,
+                most: None,
+            };
         }
         let lacking = plan.need - sources.create;
-        let mut released = self.exchange_cached(self.reserved.saturating_sub(lacking));
-        if released < lacking && sources.exchange {
+        let mut leaving = self.begin_leaving_handles(Quota::Exchange(lacking), usize::MAX);
+        let cached: u64 = leaving.iter().map(Leaving::size).sum();
+        if cached < lacking && sources.exchange {
             let idle = self.idle(free_space, owner, sources.complete);
-            released += self.exchange(free_space, idle, &plan, size, lacking - released)?;
+            leaving.extend(self.begin_exchange(free_space, idle, &plan, size, lacking - cached));
         }
-        if released == 0 {
-            return Ok(Grown::Short);
+        match leaving.is_empty() {
+            true => Step::Short,
+            false => Step::Exchange {
+                leaving,
+                most: (cached >= lacking).then_some(lacking),
+            },
         }
-        let create = sources.create + released;
-        self.grow(free_space, owner, size, align, Sources { create, ..sources })
     }
 
     /// The handles that would fill `place`: cached ones, ones that may be moved, and new ones.
@@ -132,35 +269,34 @@ impl PhysicalMemory {
         plan.need <= sources.create + held.saturating_sub(planned)
     }
 
-    /// Releases handles of at least `bytes` bytes in total to the driver, and as few more as possible. It takes only
-    /// handles of `left` that neither `plan` nor the request itself will use. It releases nothing where there are not so
-    /// many. Returns the bytes.
-    fn exchange(
+    /// Takes handles of at least `bytes` bytes in total out of the free space, and as few more as possible, to be released. It
+    /// takes only handles of `left` that neither `plan` nor the request itself will use, and none where there are not so
+    /// many.
+    fn begin_exchange(
         &mut self,
         free_space: &mut FreeSpace,
         mut left: Vec<Idle>,
         plan: &Plan,
         size: u64,
         bytes: u64,
-    ) -> Result<u64> {
+    ) -> Vec<Leaving> {
         let taken = |idle: &Idle| plan.idle.iter().any(|taken| taken.offset == idle.offset);
         left.retain(|idle| !idle.overlaps(plan.place.start, size) && !taken(idle));
         if left.iter().map(|idle| idle.size).sum::<u64>() < bytes {
-            return Ok(0);
+            return Vec::new();
         }
         sort::by_key(&mut left, |idle| (idle.size, 0));
-        let mut released = 0;
-        while released < bytes {
+        let (mut chosen, mut released) = (Vec::new(), 0);
+        while released < bytes && !left.is_empty() {
             // The smallest handle that is enough, otherwise the largest.
             let at = left.partition_point(|idle| idle.size < bytes - released);
-            if left.is_empty() {
-                break;
-            }
             let idle = left.remove(at.min(left.len() - 1));
-            released += self.release_idle(free_space, idle)?;
-            self.remaps += 1;
+            released += idle.size;
+            chosen.push(idle);
         }
-        Ok(released)
+        let leaving = self.begin_idle(free_space, chosen, Then::Release, u64::MAX);
+        self.remaps += leaving.len() as u64;
+        leaving
     }
 
     /// Cached handles that fit into `need` bytes; lowers `need` by their sizes.
@@ -213,150 +349,70 @@ impl PhysicalMemory {
         idle
     }
 
-    /// Maps cached, moved and new handles at `place`, one behind the other.
-    fn fill(&mut self, free_space: &mut FreeSpace, plan: Plan, size: u64) -> Result<()> {
-        let before = self.reserved;
-        let filled = self.map_all(free_space, plan, size);
-        if filled.is_err() {
-            // Handles that were created for this have no use now, so they do not stay.
-            self.exchange_cached(before);
-        }
-        filled
-    }
-
-    fn map_all(&mut self, free_space: &mut FreeSpace, plan: Plan, size: u64) -> Result<()> {
-        let Plan {
-            place,
-            cached,
-            idle,
-            need,
-            largest,
-            shares,
-        } = plan;
-        let mut handles = self.create(need, size, largest)?;
-        handles.extend(
-            cached
-                .into_iter()
-                .filter_map(|size| Some((self.take_cached(size)?, size))),
-        );
-        // Goes from the last to the first of a range, so that what lies before keeps its number.
-        for idle in idle.into_iter().rev() {
-            match self.detach(free_space, idle) {
-                Ok(handle) => {
-                    self.remaps += 1;
-                    handles.push((handle, idle.size));
-                }
-                Err(error) => {
-                    handles.into_iter().for_each(|(handle, size)| self.keep(handle, size));
-                    return Err(error);
-                }
-            }
-        }
-        let filled: u64 = handles.iter().map(|(_, size)| size).sum();
-        if filled != place.size {
-            // A range that is not backed in full has no owner.
-            handles.into_iter().for_each(|(handle, size)| self.keep(handle, size));
-            return Err(crate::pool::driver_calls::refused("map", Failure::Other));
-        }
-        // Single pages go to the end, where small blocks are taken from.
-        sort::by_key(&mut handles, |(_, size)| (!*size, 0));
-        let mut at = place.offset;
+    /// Maps `handles`, one behind the other, at the plan's place, which is the used node. On an error, the place is a hole
+    /// again, what could be mapped is stuck, and the other handles are cached.
+    fn map_all(
+        &mut self,
+        free_space: &mut FreeSpace,
+        plan: &Plan,
+        (node, handles): (NodeId, &[(Handle, u64)]),
+        size: u64,
+    ) -> Result<()> {
+        let place = plan.place;
         let base = self.addresses.base().unwrap_or_default();
-        for (done, (handle, size)) in handles.iter().enumerate() {
-            let outcome = self.calls.submit(|driver| driver.map(base + at, *size, *handle));
-            if let Err(error) = outcome {
-                self.undo(free_space, place.offset, &handles, done);
-                return Err(error);
+        let (mut at, mut mapped, mut outcome) = (place.offset, 0, Ok(()));
+        for (handle, size) in handles {
+            outcome = self.calls.submit(|driver| driver.map(base + at, *size, *handle));
+            if outcome.is_err() {
+                break;
             }
             at += size;
+            mapped += 1;
         }
-        let outcome = self
-            .calls
-            .submit(|driver| driver.set_access(base + place.offset, place.size, &self.access));
+        if outcome.is_ok() {
+            outcome = self
+                .calls
+                .submit(|driver| driver.set_access(base + place.offset, place.size, &self.access));
+        }
         if let Err(error) = outcome {
-            self.undo(free_space, place.offset, &handles, handles.len());
+            free_space.restore(node);
+            self.keep_mapped(free_space, place.offset, handles, mapped);
             return Err(error);
         }
         self.record(Action::SegmentMap, place.offset, place.size);
+        free_space.end_mapping(node, place.owner);
         let mut at = place.offset;
-        free_space.open(place.offset, place.size, place.owner, 0);
         for (handle, bytes) in handles {
-            if bytes > self.page && !(shares && bytes > FreeSpace::may_leave_unused(size)) {
-                free_space.join_extent(at, bytes);
+            if *bytes > self.page && !(plan.shares && *bytes > FreeSpace::may_leave_unused(size)) {
+                free_space.join_extent(at, *bytes);
             }
-            self.mapped.insert(
-                at,
-                Mapped {
-                    offset: at,
-                    size: bytes,
-                    origin: Origin::Handle(handle),
-                    leaves: false,
-                },
-            );
+            self.insert(at, *bytes, Origin::Handle(*handle));
             at += bytes;
         }
         Ok(())
     }
 
-    /// Unmaps the first `done` of `handles` at `offset` and caches them all.
-    fn undo(&mut self, free_space: &mut FreeSpace, offset: u64, handles: &[(Handle, u64)], done: usize) {
-        let base = self.addresses.base().unwrap_or_default();
-        let mut at = offset;
+    fn insert(&mut self, offset: u64, size: u64, origin: Origin) {
+        let mapped = Mapped {
+            offset,
+            size,
+            origin,
+            leaves: false,
+        };
+        self.mapped.insert(offset, mapped);
+    }
+
+    /// The first `mapped` of `handles` are mapped from `at` on, and have to be unmapped. The others are cached.
+    fn keep_mapped(&mut self, free_space: &mut FreeSpace, mut at: u64, handles: &[(Handle, u64)], mapped: usize) {
         for (index, (handle, size)) in handles.iter().enumerate() {
-            let unmapped = index >= done || self.calls.submit(|driver| driver.unmap(base + at, *size)).is_ok();
-            if unmapped {
+            if index >= mapped {
                 self.keep(*handle, *size);
             } else if let Some(node) = free_space.withhold(at, *size) {
-                tracing::warn!(
-                    offset = at,
-                    size,
-                    "a handle could not be unmapped, and is tried again later"
-                );
-                let memory = Origin::Stuck(*handle, node);
                 self.stuck += 1;
-                self.mapped.insert(
-                    at,
-                    Mapped {
-                        offset: at,
-                        size: *size,
-                        origin: memory,
-                        leaves: false,
-                    },
-                );
+                self.insert(at, *size, Origin::Stuck(*handle, node));
             }
             at += size;
         }
-    }
-
-    /// Creates handles of `bytes` bytes in total for a request of `size` bytes. Each is at most `largest`, or as large as
-    /// the request may leave unused at its ends. On an error it creates none.
-    fn create(&mut self, bytes: u64, size: u64, largest: Option<u64>) -> Result<Vec<(Handle, u64)>> {
-        let mut handles = Vec::new();
-        let mut left = bytes;
-        let part = (self.reserved + bytes) / PART;
-        let pages = |bytes: u64| (bytes.min(LARGEST) / self.page).max(1);
-        let largest = match largest {
-            Some(largest) => pages(largest) * self.page,
-            None => (1 << pages(FreeSpace::may_leave_unused(size).min(part)).ilog2()) * self.page,
-        };
-        while left > 0 {
-            let size = left.min(largest);
-            match self.calls.submit(|driver| driver.create(self.device, size, self.kind)) {
-                Ok(handle) => handles.push((handle, size)),
-                Err(error) => {
-                    for (handle, size) in handles {
-                        if self.calls.submit(|driver| driver.release(handle)).is_err() {
-                            self.reserved += size;
-                            self.keep(handle, size);
-                        }
-                    }
-                    return Err(error);
-                }
-            }
-            left -= size;
-        }
-        self.reserved += bytes;
-        Ok(handles)
     }
 }
 
@@ -401,6 +457,19 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    /// Memory that no other thread uses.
+    struct Unshared(PhysicalMemory, FreeSpace);
+
+    impl Locked for Unshared {
+        fn parts(&mut self) -> (&mut PhysicalMemory, &mut FreeSpace) {
+            (&mut self.0, &mut self.1)
+        }
+
+        fn unlocked<T>(&mut self, work: impl FnOnce() -> T) -> T {
+            work()
+        }
+    }
+
     #[test]
     fn cached_handle_is_taken_once() {
         for (cached, need, reserved) in [
@@ -418,9 +487,11 @@ mod tests {
             let (page, size) = (2 * MIB, 512 * MIB);
             let base = driver.reserve(size, page).unwrap();
             let space = Arc::new(AddressSpace::reserved(base, size, 512));
-            let mut free_space = FreeSpace::new(size, 512, page);
+            let free_space = FreeSpace::new(size, 512, page);
             let (access, recorder) = (vec![0], Arc::default());
-            let mut physical = PhysicalMemory::new(calls, space, 0, page, HandleKind::default(), access, recorder);
+            let physical = PhysicalMemory::new(calls, space, 0, page, HandleKind::default(), access, recorder);
+            let mut memory = Unshared(physical, free_space);
+            let Unshared(physical, _) = &mut memory;
             let made = cached.iter().map(|size| physical.create_handle(size * MIB).unwrap());
             let made: Vec<Handle> = made.collect();
             for (size, handle) in cached.iter().zip(made) {
@@ -433,7 +504,8 @@ mod tests {
                 exchange: false,
                 ahead: None,
             };
-            let grown = physical.grow(&mut free_space, COMMON, need * MIB, 512, sources);
+            let grown = grow(&mut memory, COMMON, (need * MIB, 512), sources, || true);
+            let Unshared(physical, free_space) = &mut memory;
             assert_eq!(grown, Ok(Grown::At(0, COMMON)));
             assert!(free_space.take(COMMON, need * MIB, 512).is_some(), "{cached:?}");
             assert_eq!(physical.reserved(), reserved * MIB, "{cached:?} for {need}");

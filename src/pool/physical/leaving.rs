@@ -5,6 +5,7 @@
 //! nothing is mapped at its place.
 
 use super::*;
+use crate::driver::DriverError;
 use crate::pool::free_space::FreeRange;
 
 /// How much goes back.
@@ -14,20 +15,34 @@ pub enum Quota {
     AtMost(u64),
     /// So many bytes or a little more, but nothing that the reserve needs.
     AtLeast(u64),
+    /// So many bytes or a little more, in exchange for new memory: the reserve is no floor.
+    Exchange(u64),
+}
+
+/// What becomes of a handle once it is unmapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::pool::physical) enum Then {
+    Release,
+    Cache,
 }
 
 /// One handle, segment or range on its way back to the driver.
 pub struct Leaving {
-    /// Bytes of physical memory that go; none for a range, whose handles are cached.
+    /// Bytes of physical memory; none for a range, whose handles are cached.
     size: u64,
     memory: Memory,
+    then: Then,
     /// How far it has come.
     state: State,
+    /// Why it came no further.
+    error: Option<DriverError>,
 }
 
 enum Memory {
     /// Mapped at this offset and address. The used node keeps its place.
     Handle(Handle, u64, u64, NodeId),
+    /// As a handle. It could not be unmapped before.
+    Stuck(Handle, u64, u64, NodeId),
     /// A handle without an address.
     Cached(Handle),
     /// The driver's allocation at this address, at that offset. The used node keeps its place.
@@ -38,6 +53,8 @@ enum Memory {
 
 struct Range {
     release: DeferredRelease,
+    /// What was mapped of it when it left.
+    mappings: Vec<(u64, u64)>,
     /// What is mapped elsewhere although nothing uses it.
     mapped: Vec<(u64, u64)>,
     found: Recovered,
@@ -61,28 +78,73 @@ impl Leaving {
         matches!(self.memory, Memory::Range(_))
     }
 
-    /// Makes the driver calls. The pool's lock need not be held; a context of the device is current.
-    pub fn go(&mut self, calls: &DriverCalls) {
-        if let Memory::Range(range) = &mut self.memory {
-            let Range { release, mapped, found } = &mut **range;
-            release.unmap(calls, found);
-            mapped.extend(&release.mappings);
-            if release.unreserve(calls, mapped) {
-                self.state = State::Gone;
+    fn new(size: u64, memory: Memory, then: Then) -> Leaving {
+        Leaving {
+            size,
+            memory,
+            then,
+            state: State::Held,
+            error: None,
+        }
+    }
+
+    /// A handle that could not be unmapped before.
+    pub(in crate::pool::physical) fn stuck(
+        handle: Handle,
+        offset: u64,
+        address: u64,
+        size: u64,
+        node: NodeId,
+    ) -> Leaving {
+        Leaving::new(size, Memory::Stuck(handle, offset, address, node), Then::Cache)
+    }
+
+    /// Bytes that the pool will not hold any more.
+    fn goes(&self) -> u64 {
+        match self.then {
+            Then::Release => self.size,
+            Then::Cache => 0,
+        }
+    }
+
+    /// Makes the driver calls. The pool's lock is not held; a context of the device is current.
+    pub fn go(leaving: &mut [Leaving], calls: &DriverCalls) {
+        leaving.iter_mut().for_each(|memory| memory.leave(calls));
+        // A reservation stays while anything is mapped in it.
+        let mapped = leaving.iter().filter_map(|memory| match &memory.memory {
+            Memory::Range(range) => Some(&range.release.mappings),
+            _ => None,
+        });
+        let mapped: Vec<(u64, u64)> = mapped.flatten().copied().collect();
+        for memory in leaving {
+            if let Memory::Range(range) = &mut memory.memory {
+                range.mapped.extend(&mapped);
+                if range.release.unreserve(calls, &range.mapped) {
+                    memory.state = State::Gone;
+                }
             }
-            return;
         }
-        if let Memory::Segment(address, ..) = self.memory {
-            self.advance(calls.free(address), State::Gone);
-            return;
-        }
-        if let Memory::Handle(_, _, address, _) = self.memory {
-            self.advance(calls.submit(|driver| driver.unmap(address, self.size)), State::Unmapped);
-            if self.state == State::Held {
-                return;
+    }
+
+    fn leave(&mut self, calls: &DriverCalls) {
+        let size = self.size;
+        match &mut self.memory {
+            Memory::Range(range) => range.release.unmap(calls, &mut range.found),
+            Memory::Segment(address, ..) => {
+                let address = *address;
+                self.advance(calls.free(address), State::Gone);
             }
+            Memory::Handle(_, _, address, _) | Memory::Stuck(_, _, address, _) => {
+                let address = *address;
+                self.advance(calls.submit(|driver| driver.unmap(address, size)), State::Unmapped);
+            }
+            Memory::Cached(_) => {}
         }
-        if let Memory::Handle(handle, ..) | Memory::Cached(handle) = self.memory {
+        if self.then == Then::Release
+            && let (Memory::Handle(handle, ..), State::Unmapped) | (Memory::Cached(handle), _) =
+                (&self.memory, self.state)
+        {
+            let handle = *handle;
             self.advance(calls.submit(|driver| driver.release(handle)), State::Gone);
         }
     }
@@ -90,7 +152,10 @@ impl Leaving {
     fn advance(&mut self, outcome: Result<()>, state: State) {
         match outcome {
             Ok(()) => self.state = state,
-            Err(error) => tracing::warn!(%error, "idle memory could not be given back"),
+            Err(error) => {
+                tracing::warn!(%error, "idle memory could not be given back");
+                self.error = Some(error);
+            }
         }
     }
 }
@@ -106,13 +171,12 @@ impl PhysicalMemory {
         most: usize,
     ) -> Vec<Leaving> {
         let (mut leaving, mut taken) = (Vec::new(), 0);
-        let base = self.addresses.base().unwrap_or_default();
         while leaving.len() < most
             && let Some(largest) = self.largest(quota, taken)
             && let Some(idle) = candidates.next()
         {
             // Other memory may have been mapped there since, but what lies in the free range is free.
-            let Some(mapped) = self.mapped.get_mut(&idle.offset) else {
+            let Some(mapped) = self.mapped.get(&idle.offset) else {
                 candidates.changed = true;
                 continue;
             };
@@ -124,33 +188,35 @@ impl PhysicalMemory {
                 candidates.changed = true;
                 continue;
             };
-            mapped.leaves = true;
-            let Mapped {
-                offset, size, origin, ..
-            } = *mapped;
-            let memory = match origin {
-                Origin::Handle(handle) => {
-                    self.record(Action::SegmentUnmap, offset, size);
-                    Memory::Handle(handle, offset, base + offset, node)
-                }
-                // The driver may give the addresses to another pool at once, so they leave the books before.
-                Origin::Segment(address) => {
-                    self.record(Action::SegmentFree, offset, bytes);
-                    self.addresses.remove(offset);
-                    Memory::Segment(address, offset, node)
-                }
-                Origin::External | Origin::Stuck(..) => unreachable!("no free range has such memory"),
-            };
-            leaving.push(Leaving {
-                size,
-                memory,
-                state: State::Held,
-            });
-            taken += size;
-            self.leaving_bytes += size;
+            let memory = self.set_out(idle.offset, node, Then::Release);
+            taken += memory.as_ref().map_or(0, Leaving::size);
+            leaving.extend(memory);
         }
-        self.leaving += leaving.len();
         leaving
+    }
+
+    /// The memory at `offset` leaves. Its used node keeps its place.
+    pub(in crate::pool::physical) fn set_out(&mut self, offset: u64, node: NodeId, then: Then) -> Option<Leaving> {
+        let base = self.addresses.base().unwrap_or_default();
+        let mapped = self.mapped.get_mut(&offset)?;
+        mapped.leaves = true;
+        let (bytes, Mapped { size, origin, .. }) = (mapped.end() - offset, *mapped);
+        let leaving = match origin {
+            Origin::Handle(handle) => {
+                self.record(Action::SegmentUnmap, offset, size);
+                Leaving::new(size, Memory::Handle(handle, offset, base + offset, node), then)
+            }
+            // The driver may give the addresses to another pool at once, so they leave the books before.
+            Origin::Segment(address) => {
+                self.record(Action::SegmentFree, offset, bytes);
+                self.addresses.remove(offset);
+                Leaving::new(size, Memory::Segment(address, offset, node), Then::Release)
+            }
+            Origin::External | Origin::Stuck(..) => unreachable!("no free range has such memory"),
+        };
+        self.leaving += 1;
+        self.leaving_bytes += leaving.goes();
+        Some(leaving)
     }
 
     /// The size of the largest handle or segment that goes next, after `taken` bytes; none where those are enough.
@@ -158,6 +224,7 @@ impl PhysicalMemory {
         match quota {
             Quota::AtMost(bytes) => (taken < bytes).then(|| bytes - taken),
             Quota::AtLeast(bytes) => (taken < bytes).then(|| self.releasable(self.floor())),
+            Quota::Exchange(bytes) => (taken < bytes).then(|| self.releasable(0)),
         }
     }
 
@@ -186,21 +253,7 @@ impl PhysicalMemory {
     /// As [`PhysicalMemory::begin_leaving`], for cached handles. Once those are gone, cached ranges are taken apart, oldest
     /// first: their handles become cached ones.
     pub fn begin_leaving_cached(&mut self, quota: Quota, most: usize) -> Vec<Leaving> {
-        let (mut leaving, mut taken) = (Vec::new(), 0);
-        while leaving.len() < most
-            && let Some(largest) = self.largest(quota, taken)
-            && let Some((&size, _)) = self.cached_handles.range(..=largest).next_back()
-            && let Some(handle) = self.take_cached(size)
-        {
-            leaving.push(Leaving {
-                size,
-                memory: Memory::Cached(handle),
-                state: State::Held,
-            });
-            taken += size;
-            self.leaving_bytes += size;
-        }
-        self.leaving += leaving.len();
+        let leaving = self.begin_leaving_handles(quota, most);
         if !leaving.is_empty() {
             return leaving;
         }
@@ -208,9 +261,40 @@ impl PhysicalMemory {
             Quota::AtMost(bytes) => {
                 self.begin_leaving_ranges(bytes.saturating_sub(self.cached_handle_bytes), true, most)
             }
-            Quota::AtLeast(bytes) if self.cached_handles.is_empty() => self.begin_leaving_ranges(bytes, false, most),
-            Quota::AtLeast(_) => leaving,
+            Quota::AtLeast(bytes) | Quota::Exchange(bytes) if self.cached_handles.is_empty() => {
+                self.begin_leaving_ranges(bytes, false, most)
+            }
+            Quota::AtLeast(_) | Quota::Exchange(_) => leaving,
         }
+    }
+
+    /// As [`PhysicalMemory::begin_leaving`], for cached handles, the largest first.
+    pub(in crate::pool::physical) fn begin_leaving_handles(&mut self, quota: Quota, most: usize) -> Vec<Leaving> {
+        let (mut leaving, mut taken) = (Vec::new(), 0);
+        while leaving.len() < most
+            && let Some(largest) = self.largest(quota, taken)
+            && let Some((&size, _)) = self.cached_handles.range(..=largest).next_back()
+            && let Some(handle) = self.take_cached(size)
+        {
+            leaving.push(self.set_out_cached(handle, size));
+            taken += size;
+        }
+        leaving
+    }
+
+    /// As [`PhysicalMemory::begin_leaving`], for these of the cached handles.
+    pub(in crate::pool::physical) fn begin_discarding(&mut self, handles: &[(Handle, u64)]) -> Vec<Leaving> {
+        let cached = handles.iter().filter_map(|(handle, size)| {
+            let handle = self.take_cached_handle(*handle, *size)?;
+            Some(self.set_out_cached(handle, *size))
+        });
+        cached.collect()
+    }
+
+    fn set_out_cached(&mut self, handle: Handle, size: u64) -> Leaving {
+        self.leaving += 1;
+        self.leaving_bytes += size;
+        Leaving::new(size, Memory::Cached(handle), Then::Release)
     }
 
     /// Takes the oldest cached ranges, `most` at most, until those are `bytes` bytes; with `fits`, no more than that. Their
@@ -233,68 +317,95 @@ impl PhysicalMemory {
     pub(in crate::pool::physical) fn begin_releases(&mut self, releases: Vec<DeferredRelease>) -> Vec<Leaving> {
         self.leaving += releases.len();
         let mapped: Vec<(u64, u64)> = self.still_mapped().collect();
-        let leaving = releases.into_iter().map(|release| Leaving {
-            size: 0,
-            memory: Memory::Range(Box::new(Range {
+        let leaving = releases.into_iter().map(|release| {
+            let range = Range {
+                mappings: release.mappings.clone(),
                 release,
                 mapped: mapped.clone(),
                 found: Recovered::default(),
-            })),
-            state: State::Held,
+            };
+            Leaving::new(0, Memory::Range(Box::new(range)), Then::Cache)
         });
         leaving.collect()
     }
 
-    /// Notes what became of memory that was to go back. What the driver did not take back is common free space again, or
-    /// a cached handle. Returns the bytes that went.
-    pub fn end_leaving(&mut self, free_space: &mut FreeSpace, leaving: Vec<Leaving>) -> u64 {
+    /// Notes what became of memory that left. What the driver did not take back is common free space again, or a cached
+    /// handle: all work that used it has completed.
+    pub fn end_leaving(&mut self, free_space: &mut FreeSpace, leaving: Vec<Leaving>) -> Left {
+        let mut left = Left::default();
+        self.batches += 1;
         // Everything was forgotten meanwhile.
         if self.leaving == 0 {
-            return 0;
+            return left;
         }
         self.leaving -= leaving.len();
-        let mut gone = 0;
-        for Leaving { size, memory, state } in leaving {
-            self.leaving_bytes -= size;
-            match (memory, state) {
-                (Memory::Range(range), state) => {
-                    let Range { release, found, .. } = *range;
-                    for (address, bytes) in found.freed {
-                        gone += self.granules.give(address, bytes);
-                    }
-                    for (handle, size) in found.handles {
-                        self.keep(handle, size);
-                    }
-                    if state != State::Gone {
-                        self.deferred.push(release);
-                    }
-                }
-                (Memory::Handle(_, offset, _, node), State::Held) => {
-                    self.record(Action::SegmentMap, offset, size);
-                    self.stay(free_space, offset, node);
-                }
-                (Memory::Segment(address, offset, node), State::Held | State::Unmapped) => {
-                    let bytes = free_space.span(node).1;
-                    self.addresses.add(address.next_multiple_of(512), bytes, offset);
-                    self.record(Action::SegmentAlloc, offset, bytes);
-                    self.stay(free_space, offset, node);
-                }
-                (Memory::Handle(_, offset, _, node) | Memory::Segment(_, offset, node), State::Gone) => {
-                    self.mapped.remove(&offset);
-                    free_space.vacate(node);
-                    gone += size;
-                }
-                (Memory::Handle(handle, offset, _, node), State::Unmapped) => {
-                    self.mapped.remove(&offset);
-                    free_space.vacate(node);
-                    self.keep(handle, size);
-                }
-                (Memory::Cached(_), State::Gone) => gone += size,
-                (Memory::Cached(handle), State::Held | State::Unmapped) => self.keep(handle, size),
-            }
+        for leaving in leaving {
+            self.leaving_bytes -= leaving.goes();
+            left.error = left.error.or(leaving.error);
+            self.end_one(free_space, leaving, &mut left);
         }
-        self.reserved -= gone;
-        gone
+        self.reserved = self.reserved.saturating_sub(left.gone);
+        left
+    }
+
+    fn end_one(&mut self, free_space: &mut FreeSpace, leaving: Leaving, left: &mut Left) {
+        let size = leaving.size;
+        match (leaving.memory, leaving.state) {
+            (Memory::Range(range), state) => {
+                let Range {
+                    release,
+                    mappings,
+                    found,
+                    ..
+                } = *range;
+                self.retrying.retain(|mapping| !mappings.contains(mapping));
+                for (address, bytes) in found.freed {
+                    left.gone += self.granules.give(address, bytes);
+                }
+                for (handle, size) in found.handles {
+                    self.keep(handle, size);
+                    left.cached.push((handle, size));
+                }
+                if state != State::Gone {
+                    self.deferred.push(release);
+                }
+            }
+            (Memory::Handle(_, offset, _, node), State::Held) => {
+                self.record(Action::SegmentMap, offset, size);
+                self.stay(free_space, offset, node);
+            }
+            (Memory::Segment(address, offset, node), State::Held | State::Unmapped) => {
+                let bytes = free_space.span(node).1;
+                self.addresses.add(address.next_multiple_of(512), bytes, offset);
+                self.record(Action::SegmentAlloc, offset, bytes);
+                self.stay(free_space, offset, node);
+            }
+            (Memory::Handle(_, offset, _, node) | Memory::Segment(_, offset, node), State::Gone) => {
+                self.mapped.remove(&offset);
+                free_space.vacate(node);
+                left.gone += size;
+            }
+            (Memory::Handle(handle, offset, _, node), State::Unmapped) => {
+                self.mapped.remove(&offset);
+                free_space.vacate(node);
+                self.keep(handle, size);
+                left.cached.push((handle, size));
+            }
+            (Memory::Stuck(_, offset, ..), State::Held | State::Gone) => {
+                if let Some(mapped) = self.mapped.get_mut(&offset) {
+                    mapped.leaves = false;
+                }
+            }
+            (Memory::Stuck(handle, offset, _, node), State::Unmapped) => {
+                self.mapped.remove(&offset);
+                self.stuck -= 1;
+                free_space.restore(node);
+                self.keep(handle, size);
+                left.cached.push((handle, size));
+            }
+            (Memory::Cached(_), State::Gone) => left.gone += size,
+            (Memory::Cached(handle), State::Held | State::Unmapped) => self.keep(handle, size),
+        }
     }
 
     fn stay(&mut self, free_space: &mut FreeSpace, offset: u64, node: NodeId) {
@@ -304,9 +415,14 @@ impl PhysicalMemory {
         free_space.give(node, COMMON, 0);
     }
 
-    /// Whether memory is on its way back to the driver.
+    /// Whether memory is on its way back to the driver, or to another place.
     pub fn is_leaving(&self) -> bool {
         self.leaving > 0
+    }
+
+    /// How many batches of memory that left have come to their end.
+    pub fn ended_batches(&self) -> u64 {
+        self.batches
     }
 
     /// Ends a window of time for what is cached.

@@ -34,12 +34,15 @@ mod granules;
 mod grow;
 pub mod index;
 mod leaving;
+mod locked;
 mod release;
 mod reserve;
 mod segments;
 
 pub use candidates::Candidates;
+pub use grow::grow;
 pub use leaving::{Leaving, Quota};
+pub use locked::{Left, Locked};
 
 /// The largest handle, in bytes and as a part of what is reserved. A block that takes a part of a handle keeps the rest
 /// from being moved or returned.
@@ -142,6 +145,8 @@ pub struct PhysicalMemory {
     /// How many handles, segments and ranges are on their way back to the driver, and the bytes that go.
     leaving: usize,
     leaving_bytes: u64,
+    /// How many batches of that have come to their end.
+    batches: u64,
     /// What goes back once a call gives the pool's lock up.
     due: Due,
     reserved: u64,
@@ -149,6 +154,8 @@ pub struct PhysicalMemory {
     granules: Granules,
     /// What the driver refused to take back, outside the pool's address range.
     deferred: Vec<DeferredRelease>,
+    /// What of it is being retried just now may be mapped: address and bytes.
+    retrying: Vec<(u64, u64)>,
     /// How many handles could not be unmapped.
     stuck: usize,
     /// Handles moved so far.
@@ -199,10 +206,12 @@ impl PhysicalMemory {
             idle_cached: IdleBytes::default(),
             leaving: 0,
             leaving_bytes: 0,
+            batches: 0,
             due: Due::default(),
             reserved: 0,
             granules,
             deferred: Vec::new(),
+            retrying: Vec::new(),
             stuck: 0,
             remaps: 0,
             limit: 0,
@@ -339,21 +348,13 @@ impl PhysicalMemory {
         self.cached_handle_bytes += size;
     }
 
-    /// Unmaps an idle handle; its range becomes a hole.
-    fn detach(&mut self, free_space: &mut FreeSpace, idle: Idle) -> Result<Handle> {
-        let Some(Mapped {
-            origin: Origin::Handle(handle),
-            ..
-        }) = self.mapped.get(&idle.offset).copied()
-        else {
-            return Err(crate::pool::driver_calls::refused("unmap", Failure::Other));
-        };
-        let address = self.addresses.base().unwrap_or_default() + idle.offset;
-        self.calls.submit(|driver| driver.unmap(address, idle.size))?;
-        free_space.close(idle.range, idle.offset, idle.size);
-        self.mapped.remove(&idle.offset);
-        self.record(Action::SegmentUnmap, idle.offset, idle.size);
-        Ok(handle)
+    /// Takes this handle, if it is cached.
+    fn take_cached_handle(&mut self, handle: Handle, size: u64) -> Option<Handle> {
+        let handles = self.cached_handles.get_mut(&size)?;
+        let at = handles.iter().rposition(|cached| *cached == handle)?;
+        let last = handles.len() - 1;
+        handles.swap(at, last);
+        self.take_cached(size)
     }
 
     /// A new handle of `size` bytes.
@@ -430,6 +431,7 @@ impl PhysicalMemory {
         self.cached_handles.clear();
         self.cached_ranges.clear();
         self.deferred.clear();
+        self.retrying.clear();
         self.due = Due::default();
         (self.stuck, self.leaving, self.leaving_bytes) = (0, 0, 0);
         (self.cached_handle_bytes, self.cached_range_bytes, self.reserved) = (0, 0, 0);

@@ -95,9 +95,17 @@ impl PhysicalMemory {
         }
     }
 
+    /// Cached handles of `gone` bytes went back to the driver, in exchange for `bytes` bytes. Creates what the reserve needs of
+    /// the rest. Returns the bytes.
+    pub(in crate::pool::physical) fn refill_after(&mut self, gone: u64, bytes: u64) -> u64 {
+        let before = self.reserved;
+        self.refill((before + gone).saturating_sub(bytes));
+        self.reserved - before
+    }
+
     /// Creates handles until `reserved` bytes are reserved, or the whole reserve: the handle that went back in exchange for
     /// others was larger than those.
-    pub(in crate::pool::physical) fn refill(&mut self, reserved: u64) {
+    fn refill(&mut self, reserved: u64) {
         let reserved = reserved.min(self.floor());
         while reserved.saturating_sub(self.reserved) >= self.page {
             let pages = (reserved - self.reserved) / self.page;

@@ -68,7 +68,12 @@ impl PhysicalMemory {
                 Ok(true)
             }
             None => {
-                let _ = self.calls.free(address);
+                // It goes back like an allocation for a single block.
+                self.took(address, bytes);
+                self.note_due_range(DeferredRelease {
+                    allocations: vec![(address, bytes)],
+                    ..DeferredRelease::default()
+                });
                 Ok(false)
             }
         }

@@ -2,16 +2,14 @@
 
 use crate::pool::counters::FreedBytes;
 use crate::pool::dedicated::{Cell, Claimed, Try};
-use crate::pool::physical::PhysicalMemory;
+use crate::pool::physical::Locked;
 use crate::pool::physical::dedicated_memory::{DedicatedMemory, Remainder};
-use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::free::FreedOn;
-use crate::pool::reclaim::pending::PendingFrees;
 use crate::pool::reclaim::sets::Freed;
 use crate::pool::reclaim::stream_uses::Uses;
-use crate::pool::{Core, Memory, Pool};
+use crate::pool::{Core, Pool};
 use crate::sync::atomic::Ordering;
-use crate::sync::broken;
+use crate::sync::{MutexGuard, broken};
 
 impl Pool {
     /// Takes back a dedicated allocation; false where none starts at `address`. One that was freed on a stream with a
@@ -73,87 +71,104 @@ impl Pool {
 
     /// Takes all that live blocks have at their ends and do not use, until `lacking` bytes more are cached. Returns whether
     /// that was anything.
-    pub(in crate::pool) fn cut_all_ends(&self, core: &mut Core, lacking: u64) -> bool {
-        let Core { memory, reclaimer, .. } = core;
-        let before = memory.physical.cached_bytes();
-        let enough = before.saturating_add(lacking);
-        self.cut_ends(&reclaimer.pending, &mut memory.physical, |physical, block, used| {
-            (physical.cached_bytes() < enough).then(|| block.cut_at(used)).flatten()
-        });
-        memory.physical.cached_bytes() > before
+    pub(in crate::pool) fn cut_all_ends(&self, core: &mut MutexGuard<'_, Core>, lacking: u64) -> bool {
+        self.cut_ends(core, lacking, |block, used| block.cut_at(used)) > 0
     }
 
-    /// Takes whole handles from the ends of live blocks, each from the offset that `cut_at` returns, and caches them.
-    /// `cut_at` is passed a block and the bytes of it that work may use. Blocks that a thread changes now, that belong to a
-    /// graph, or whose end is pending stay as they are.
+    /// Takes whole handles from the ends of live blocks, each from the offset that `cut_at` returns, and caches them, until
+    /// those are `lacking` bytes. `cut_at` is passed a block and the bytes of it that work may use. Blocks that a thread changes
+    /// now, that belong to a graph, or whose end is pending stay as they are. Returns the bytes.
     pub(in crate::pool) fn cut_ends(
         &self,
-        pending: &PendingFrees,
-        physical: &mut PhysicalMemory,
-        mut cut_at: impl FnMut(&PhysicalMemory, &mut DedicatedMemory, u64) -> Option<u64>,
-    ) {
+        core: &mut MutexGuard<'_, Core>,
+        lacking: u64,
+        mut cut_at: impl FnMut(&mut DedicatedMemory, u64) -> Option<u64>,
+    ) -> u64 {
+        let mut cut = 0;
         for block in self.dedicated.all() {
-            self.cut_end(block, pending, physical, &mut cut_at);
+            if cut >= lacking {
+                break;
+            }
+            cut += self.cut_end(core, block, &mut cut_at);
         }
+        cut
     }
 
-    /// As [`Pool::cut_ends`], for one block.
+    /// As [`Pool::cut_ends`], for one block. The lock is given up while its end leaves, but not the claim of the block: other
+    /// calls that change it wait for that, and none that holds the lock does.
     pub(in crate::pool) fn cut_end(
         &self,
+        core: &mut MutexGuard<'_, Core>,
         (id, cell): (u32, &Cell),
-        pending: &PendingFrees,
-        physical: &mut PhysicalMemory,
-        cut_at: impl FnOnce(&PhysicalMemory, &mut DedicatedMemory, u64) -> Option<u64>,
-    ) {
+        cut_at: impl FnOnce(&mut DedicatedMemory, u64) -> Option<u64>,
+    ) -> u64 {
         if cell.most.load(Ordering::Relaxed) == 0 {
-            return;
+            return 0;
         }
         let Try::Claimed(claimed) = self.dedicated.try_claim(id) else {
-            return;
+            return 0;
         };
         let [size, touched] = [&claimed.size, &claimed.touched].map(|bytes| bytes.load(Ordering::Relaxed));
         let mut block = claimed.block();
-        let Some(block) = block.as_mut() else { return };
+        let Some(block) = block.as_mut() else { return 0 };
+        let pending = &core.reclaimer.pending;
         let is_known = |of: &Remainder| !of.limits() || pending.has_remainder(of.number);
         block.remainder = block.remainder.filter(is_known);
         let limits = block.remainder.as_ref().is_some_and(Remainder::limits);
         if block.capture != 0 || block.pending_tail.is_some() || limits {
-            return;
+            return 0;
         }
-        if let Some(cut) = cut_at(physical, block, size.max(touched)) {
-            let before = block.committed();
-            block.cut(physical, cut);
-            self.record_cut(block, before);
-        }
+        let cut = cut_at(block, size.max(touched));
+        let bytes = cut.map_or(0, |cut| self.cut_block(core, block, cut));
         claimed.update_limits(block);
+        bytes
     }
-}
 
-impl Reclaimer {
-    /// A shrink's handles are reusable now: returns them, unless the block has grown again, has shrunk further, or is
-    /// gone.
-    pub(in crate::pool) fn return_tail(&mut self, pool: &Pool, memory: &mut Memory, id: u32, number: u64) {
+    /// Caches the handles of a claimed block from `cut` on. Returns the bytes.
+    fn cut_block(&self, core: &mut MutexGuard<'_, Core>, block: &mut DedicatedMemory, cut: u64) -> u64 {
+        let before = block.committed();
+        let left = core.release(block.cut(cut));
+        self.record_cut(block, before);
+        left.bytes()
+    }
+
+    /// Caches the handles that shrinks left over and that are reusable now, unless the block has grown again, has shrunk
+    /// further, or is gone. As [`Pool::cut_end`] otherwise. Returns whether that was anything.
+    pub(in crate::pool) fn return_due_tails(&self, core: &mut MutexGuard<'_, Core>) -> bool {
+        let mut bytes = 0;
+        while core.reclaimer.has_due_tails() {
+            for (id, number) in std::mem::take(&mut core.reclaimer.due_tails) {
+                bytes += self.return_tail(core, id, number);
+            }
+        }
+        bytes > 0
+    }
+
+    fn return_tail(&self, core: &mut MutexGuard<'_, Core>, id: u32, number: u64) -> u64 {
         let again = Freed::Tail { block: id, number };
-        let claimed = match pool.dedicated.try_claim(id) {
+        let claimed = match self.dedicated.try_claim(id) {
             Try::Claimed(claimed) => claimed,
-            Try::Busy => return self.pending.sets.file(again, &memory.free_space),
-            Try::None => return,
+            Try::Busy => {
+                core.file(again);
+                return 0;
+            }
+            Try::None => return 0,
         };
         let mut block = claimed.block();
-        let Some(block) = block.as_mut() else { return };
+        let Some(block) = block.as_mut() else { return 0 };
         let Some(tail) = block.pending_tail.filter(|tail| tail.number == number) else {
-            return;
+            return 0;
         };
-        let Ok(_entered) = pool.enter(&self.contexts) else {
-            return self.pending.sets.file(again, &memory.free_space);
+        let Ok(_entered) = self.enter(&core.reclaimer.contexts) else {
+            core.file(again);
+            return 0;
         };
         block.pending_tail = None;
-        let before = block.committed();
-        block.cut(&mut memory.physical, tail.cut);
-        pool.record_cut(block, before);
+        let bytes = self.cut_block(core, block, tail.cut);
         // What the block gets behind that later, nothing has used.
         let touched = claimed.touched.load(Ordering::Relaxed).min(tail.cut);
         claimed.touched.store(touched, Ordering::Relaxed);
         claimed.update_limits(block);
+        bytes
     }
 }

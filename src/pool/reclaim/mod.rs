@@ -74,6 +74,8 @@ pub struct Reclaimer {
     refused_for_capture: bool,
     /// The synchronization that [`Reclaimer::cover_later`] began last.
     synchronized_later: Option<Awaited>,
+    /// What shrinks left over and is reusable now, by block and number. It is cached once a call can give the lock up.
+    pub(in crate::pool) due_tails: Vec<(u32, u64)>,
     /// How many requests wait for an event without the lock.
     pub(in crate::pool) waiting: u32,
     /// With how many owners streams that are gone are looked for.
@@ -94,10 +96,17 @@ impl Reclaimer {
             prevented_by_capture: false,
             refused_for_capture: false,
             synchronized_later: None,
+            due_tails: Vec::new(),
             waiting: 0,
             look_at: vacate::FIRST_LOOK,
             growth_waited_in_vain: false,
         }
+    }
+
+    /// Whether a shrink has left something over that is reusable now.
+    #[inline]
+    pub fn has_due_tails(&self) -> bool {
+        !self.due_tails.is_empty()
     }
 
     /// Whether nothing that was freed is pending, and no graph holds memory.

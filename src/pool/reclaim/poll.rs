@@ -35,10 +35,8 @@ impl Reclaimer {
             }
         }
         self.end_waits(pool, memory, &mut polled);
-        if memory.physical.has_deferred()
-            && let Ok(_entered) = pool.enter(&self.contexts)
-        {
-            memory.physical.retry(&mut memory.free_space);
+        if memory.physical.has_deferred() {
+            memory.physical.note_retry();
         }
         self.keep_to_threshold(pool, memory);
         if !polled.gone.is_empty() {
@@ -180,7 +178,7 @@ impl Reclaimer {
                     memory.physical.note_due(range, (offset, size));
                 }
             }
-            Freed::Tail { block, number } => self.return_tail(pool, memory, block, number),
+            Freed::Tail { block, number } => self.due_tails.push((block, number)),
             Freed::Dedicated(block) => {
                 pool.record_dedicated_gone(&block);
                 let give_back = block.give_back;

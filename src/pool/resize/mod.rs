@@ -102,8 +102,7 @@ impl Pool {
                 stream: None,
                 wait: (memory.capture == 0).then(Wait::default),
             };
-            let grown =
-                fallback.run(|core, budget| memory.grow(&self.calls, &mut core.memory.physical, want.size, budget))?;
+            let grown = fallback.run(|core, budget| memory.grow(&self.calls, core, want.size, budget))?;
             memory.pending_tail = None;
             if grown == Grown::Moved {
                 self.dedicated.move_to(block, memory.address);

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use crate::driver::{self, Capture};
 use crate::pool::free_space::Owner;
-use crate::pool::physical::PhysicalMemory;
 use crate::pool::physical::dedicated_memory::{Budget, Built, DedicatedMemory, Remainder};
+use crate::pool::physical::{Locked, PhysicalMemory};
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::pending::Asks;
 use crate::pool::reclaim::sets::Freed;
@@ -15,6 +15,7 @@ use crate::pool::slow_path::dedicated_fallback::DedicatedFallback;
 use crate::pool::stream_cache::block::resizable;
 use crate::pool::{Core, Pool, StreamView, Want};
 use crate::support::error::{Error, Result};
+use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 
 /// A resizable block of at most this size does not wait for pages of its own: it lives in ordinary free space.
@@ -121,12 +122,8 @@ impl Pool {
                 let sizes = (want.size, self.usable(want.requested));
                 self.build_resizable(core, sizes, owner, budget)
             }
-            DedicatedKind::Guarded => {
-                DedicatedMemory::guarded(calls, &mut core.memory.physical, want.size, want.align, budget)
-            }
-            DedicatedKind::Passthrough { .. } => {
-                DedicatedMemory::malloc(calls, &mut core.memory.physical, want.size, want.align, budget)
-            }
+            DedicatedKind::Guarded => DedicatedMemory::guarded(calls, core, want.size, want.align, budget),
+            DedicatedKind::Passthrough { .. } => DedicatedMemory::malloc(calls, core, want.size, want.align, budget),
         });
         let mut block = made.inspect_err(|_| {
             home.inspect(|home| self.caches.end_use(*home));
@@ -134,11 +131,17 @@ impl Pool {
         (block.capture, block.owner, block.home) = (capture, owner, home);
         block.resizable |= kind == DedicatedKind::Passthrough { resizable: true };
         let address = block.address;
-        if let Err(mut block) = self.dedicated.insert(Box::new(block), want.requested, want.align) {
-            block.home.take().inspect(|home| self.caches.end_use(*home));
-            // It was never handed out, and is freed like any other.
-            let Core { memory, reclaimer, .. } = &mut *core;
-            reclaimer.pending.sets.file(Freed::Dedicated(block), &memory.free_space);
+        // Other threads had the lock where memory was exchanged for the block.
+        let stream = view.zip(owner);
+        let here = stream.map_or(Ok(()), |(view, owner)| view.check_owner(self, owner));
+        let there = capture == 0 || core.reclaimer.graphs.has(capture);
+        if let Err(error) = here.and_then(|()| there.then_some(()).ok_or_else(capture_invalidated)) {
+            (block.capture, block.owner) = (0, None);
+            self.file_unused(&mut core, Box::new(block));
+            return Err(error);
+        }
+        if let Err(block) = self.dedicated.insert(Box::new(block), want.requested, want.align) {
+            self.file_unused(&mut core, block);
             self.count_refused();
             return Err(Error::OutOfMemory("too many blocks with a range of their own".into()));
         }
@@ -151,6 +154,12 @@ impl Pool {
         self.note_memory();
         self.charge(want.size);
         Ok(address)
+    }
+
+    /// A block that was never handed out is freed like any other.
+    fn file_unused(&self, core: &mut Core, mut block: Box<DedicatedMemory>) {
+        block.home.take().inspect(|home| self.caches.end_use(*home));
+        core.file(Freed::Dedicated(block));
     }
 
     /// The capture to which the block will belong (0 for none), and the owner of the free space of its stream.
@@ -246,12 +255,12 @@ impl Pool {
     /// a new one.
     fn build_resizable(
         &self,
-        core: &mut Core,
+        core: &mut MutexGuard<'_, Core>,
         (size, used): (u64, u64),
         owner: Option<Owner>,
         budget: Budget,
     ) -> driver::Result<Built<DedicatedMemory>> {
-        let Core { memory, reclaimer, .. } = core;
+        let Core { memory, reclaimer, .. } = &mut **core;
         let physical = &mut memory.physical;
         let page = physical.page;
         // The stream's work may still use what it freed, so the new block must be at least as large as all that was
@@ -277,23 +286,24 @@ impl Pool {
         }
         // Another block may need what a larger one has beyond, once nothing more may be created.
         if budget.beside < size
-            && let Some(mut block) = physical.take_larger(size)
+            && let Some((mut block, beyond)) = physical.take_larger(size)
         {
+            core.release(beyond);
             block.renew(size, 0);
             return Ok(Built::Done(block));
         }
         if let Some(mut block) = physical.take_growing(size) {
-            match block.grow(&self.calls, physical, size, budget) {
+            match block.grow(&self.calls, core, size, budget) {
                 Ok(Built::Done(_)) => {
                     block.renew(size, 0);
                     return Ok(Built::Done(block));
                 }
                 outcome => {
-                    physical.cache_range(block);
+                    core.memory.physical.cache_range(block);
                     outcome?;
                 }
             }
         }
-        DedicatedMemory::resizable(&self.calls, physical, size, budget)
+        DedicatedMemory::resizable(&self.calls, core, size, budget)
     }
 }

@@ -15,10 +15,11 @@
 use crate::driver::{self, DriverError, Failure};
 use crate::pool::decide::Trigger;
 use crate::pool::free_space::{COMMON, Owner};
-use crate::pool::give_back::BATCH;
+use crate::pool::give_back::{BATCH, Others};
+use crate::pool::physical::Locked;
 use crate::pool::physical::dedicated_memory::{Budget, Built};
 use crate::pool::reclaim::wait::Wait;
-use crate::pool::{Core, Memory, Pool, StreamView, Want};
+use crate::pool::{Core, Pool, StreamView, Want};
 use crate::support::error::Result;
 use crate::sync::MutexGuard;
 
@@ -37,7 +38,7 @@ impl DedicatedFallback<'_, '_> {
     /// Calls `build` with ever more room made for it.
     pub(in crate::pool) fn run<T>(
         self,
-        mut build: impl FnMut(&mut Core, Budget) -> driver::Result<Built<T>>,
+        mut build: impl FnMut(&mut MutexGuard<'_, Core>, Budget) -> driver::Result<Built<T>>,
     ) -> Result<T> {
         let DedicatedFallback {
             pool,
@@ -46,24 +47,28 @@ impl DedicatedFallback<'_, '_> {
             mut wait,
             ..
         } = self;
-        let mut refusal = None;
+        let (mut refusal, mut others) = (None, Others::default());
         loop {
+            others.look(core);
             give_due_back(pool, core, self.stream)?;
-            let mut attempt = |core: &mut Core, within_allowance: bool, refusal: &mut Option<DriverError>| {
-                let budget = budget(pool, core, want, within_allowance, refusal.is_some());
-                let built = build(core, budget);
-                core.memory.physical.note_peak();
-                match built {
-                    Err(error) if error.failure == Failure::OutOfMemory => {
-                        *refusal = Some(error);
-                        Ok(Built::Short(want.size))
+            let mut attempt =
+                |core: &mut MutexGuard<'_, Core>, within_allowance: bool, refusal: &mut Option<DriverError>| {
+                    let budget = budget(pool, core, want, within_allowance, refusal.is_some());
+                    let built = build(core, budget);
+                    core.memory.physical.note_peak();
+                    match built {
+                        Err(error) if error.failure == Failure::OutOfMemory => {
+                            *refusal = Some(error);
+                            Ok(Built::Short(want.size))
+                        }
+                        Err(error) => Err(pool.failed(error)),
+                        Ok(built) => Ok(built),
                     }
-                    Err(error) => Err(pool.failed(error)),
-                    Ok(built) => Ok(built),
-                }
-            };
+                };
             let mut built = attempt(core, true, &mut refusal)?;
             if matches!(built, Built::Short(_)) {
+                // An attempt may have given the lock up.
+                check_owner(pool, self.stream)?;
                 reclaim(pool, core, self.stream, wait.is_some())?;
                 give_due_back(pool, core, self.stream)?;
                 built = attempt(core, true, &mut refusal)?;
@@ -75,17 +80,19 @@ impl DedicatedFallback<'_, '_> {
                 built = attempt(core, true, &mut refusal)?;
             }
             if matches!(built, Built::Short(_)) {
+                check_owner(pool, self.stream)?;
                 built = attempt(core, false, &mut refusal)?;
             }
             if let Built::Short(lacking) = built
                 && pool.cut_all_ends(core, lacking)
             {
+                check_owner(pool, self.stream)?;
                 built = attempt(core, false, &mut refusal)?;
             }
             if let Built::Done(built) = built {
                 return Ok(built);
             }
-            if pool.give_due_back(core)? || pool.wait_for_leaving(core)? {
+            if pool.give_due_back(core)? || pool.wait_for_leaving(core, &mut others)? {
                 continue;
             }
             let waited = wait.as_mut().map_or(Ok(false), |wait| wait.wait(pool, core));
@@ -133,6 +140,10 @@ fn reclaim(pool: &Pool, core: &mut Core, stream: Option<(&StreamView, Owner)>, c
 /// Gives back what is due. The stream's free space may be another owner's afterwards.
 fn give_due_back(pool: &Pool, core: &mut MutexGuard<'_, Core>, stream: Option<(&StreamView, Owner)>) -> Result<()> {
     pool.give_due_back(core)?;
+    check_owner(pool, stream)
+}
+
+fn check_owner(pool: &Pool, stream: Option<(&StreamView, Owner)>) -> Result<()> {
     match stream {
         Some((view, owner)) => view.check_owner(pool, owner),
         None => Ok(()),
@@ -141,40 +152,37 @@ fn give_due_back(pool: &Pool, core: &mut MutexGuard<'_, Core>, stream: Option<(&
 
 /// Caches handles of at least `lacking` bytes that are free elsewhere, or some. False where there are none.
 fn free_up(pool: &Pool, core: &mut MutexGuard<'_, Core>, lacking: u64, refused: bool) -> Result<bool> {
-    let before = core.memory.physical.cached_bytes();
-    let freed = |memory: &Memory| memory.physical.cached_bytes().saturating_sub(before);
+    let mut freed = 0;
     // Cached ranges also hold address space, of which the driver may have refused more.
     let mut destroyed = false;
     loop {
         let bytes = match refused {
             true => u64::MAX,
-            false => lacking.saturating_sub(freed(&core.memory)),
+            false => lacking.saturating_sub(freed),
         };
         let leaving = core.memory.physical.begin_leaving_ranges(bytes, false, BATCH);
         if leaving.is_empty() {
             break;
         }
         destroyed = true;
-        pool.let_go(core, leaving);
+        freed += core.let_go(leaving).bytes();
         core.still_open()?;
     }
     if destroyed {
         return Ok(true);
     }
-    let Core { memory, reclaimer, .. } = &mut **core;
-    let enough = before.saturating_add(lacking);
-    pool.cut_ends(&reclaimer.pending, &mut memory.physical, |physical, block, used| {
-        // The stream's next block most likely needs what the last ones had.
-        let cut = || block.cut_behind_needed(used);
-        (physical.cached_bytes() < enough).then(cut).flatten()
-    });
-    if freed(memory) > 0 {
+    // The stream's next block most likely needs what the last ones had.
+    if pool.cut_ends(core, lacking, |block, used| block.cut_behind_needed(used)) > 0 {
         return Ok(true);
     }
     // Small ranges that streams freed keep whole pages from being free, so they are coalesced first.
+    let Core { memory, reclaimer, .. } = &mut **core;
     pool.flush_all(&mut memory.free_space);
     let polled = reclaimer.poll(pool, memory);
+    pool.return_due_tails(core);
+    let Core { memory, reclaimer, .. } = &mut **core;
     reclaimer.share_completed(memory, None);
-    let bytes = memory.physical.cache_idle(&mut memory.free_space, lacking);
+    let leaving = memory.physical.begin_caching(&mut memory.free_space, lacking);
+    let bytes = core.let_go(leaving).bytes();
     Ok(polled.is_ok() && bytes > 0)
 }

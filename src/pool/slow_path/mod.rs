@@ -12,6 +12,7 @@
 
 use crate::driver::{Capture, DriverError};
 use crate::pool::free_space::{Cut, FreeSpace, NodeId};
+use crate::pool::give_back::Others;
 use crate::pool::physical::Ahead;
 use crate::pool::reclaim::pending::Asks;
 use crate::pool::reclaim::per_free_events::Reach;
@@ -198,12 +199,14 @@ impl SlowPath<'_, '_> {
         }
         let pool = self.pool;
         let _entered = pool.enter(&self.core.reclaimer.contexts)?;
+        let mut others = Others::default();
         loop {
+            others.look(self.core);
             if let Step::Break(found) = self.attempt() {
                 return found;
             }
             // The memory that the request lacks may be on its way back to the driver.
-            if pool.give_due_back(self.core)? || pool.wait_for_leaving(self.core)? {
+            if pool.give_due_back(self.core)? || pool.wait_for_leaving(self.core, &mut others)? {
                 continue;
             }
             if self.requester.is_capture() || !self.wait.wait(pool, self.core)? {

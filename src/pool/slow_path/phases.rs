@@ -56,9 +56,7 @@ impl SlowPath<'_, '_> {
         self.poll().step()?;
         self.pool.give_due_back(self.core).map(|_| ()).step()?;
         // Other threads had the lock meanwhile.
-        if let Requester::Stream(view, owner) = self.requester {
-            view.check_owner(self.pool, owner).step()?;
-        }
+        self.check_requester().step()?;
         self.reuse()?;
         let allowance = self.grow_within_allowance()?;
         let epoch = self.share(allowance)?;

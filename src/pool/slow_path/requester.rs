@@ -37,6 +37,14 @@ impl Requester<'_> {
         }
     }
 
+    /// An error where the requester's stream is gone, and its free space may be another owner's.
+    pub(super) fn check_owner(&self, pool: &Pool) -> Result<()> {
+        match self {
+            Requester::Stream(view, owner) => view.check_owner(pool, *owner),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the request belongs to a capture.
     pub(super) fn is_capture(&self) -> bool {
         matches!(self, Requester::Capture(..))

@@ -5,13 +5,14 @@ use super::requester::Requester;
 use crate::driver::{Capture, Context};
 use crate::pool::decide::{StreamTrigger, Trigger, of_stream};
 use crate::pool::free_space::{COMMON, Cut, End, FreeSpace, NodeId, Owner};
-use crate::pool::physical::{Ahead, Grown, PhysicalMemory, Sources};
+use crate::pool::give_back::give_cached_back;
+use crate::pool::physical::{Ahead, Grown, Locked, PhysicalMemory, Quota, Sources};
 use crate::pool::reclaim::free::FreedOn;
 use crate::pool::reclaim::per_free_events::Reach;
 use crate::pool::stream_cache::Inner;
 use crate::pool::stream_cache::block::Blocks;
-use crate::pool::{Core, Memory, Pool};
-use crate::support::error::Result;
+use crate::pool::{Core, Memory, Pool, memory};
+use crate::support::error::{Error, Result};
 use crate::sync::atomic::Ordering;
 use crate::sync::broken;
 
@@ -120,7 +121,29 @@ impl SlowPath<'_, '_> {
     /// Collects what has completed.
     pub(super) fn poll(&mut self) -> Result<()> {
         let Core { memory, reclaimer, .. } = &mut **self.core;
-        reclaimer.poll_some(self.pool, memory, &mut self.asks)
+        reclaimer.poll_some(self.pool, memory, &mut self.asks)?;
+        match reclaimer.has_due_tails() {
+            true => self.take_tails(),
+            false => Ok(()),
+        }
+    }
+
+    /// What shrinks have left over becomes cached handles.
+    #[cold]
+    fn take_tails(&mut self) -> Result<()> {
+        self.pool.return_due_tails(self.core);
+        self.core.still_open()?;
+        self.check_requester()
+    }
+
+    /// An error where the requester's stream or capture ended while other threads had the lock.
+    pub(super) fn check_requester(&self) -> Result<()> {
+        match self.requester {
+            Requester::Capture(_, number) if !self.core.reclaimer.graphs.has(number) => {
+                Err(Error::InvalidArgument("the capture ended during the call".into()))
+            }
+            requester => requester.check_owner(self.pool),
+        }
     }
 
     /// Begins a pressure epoch, and returns its number.
@@ -179,8 +202,7 @@ impl SlowPath<'_, '_> {
             exchange: moves == Moves::All && !self.requester.is_capture(),
             ahead: self.ahead.filter(|_| moves == Moves::None || self.goes_back_whole()),
         };
-        let memory = &mut self.core.memory;
-        if memory.physical.is_external {
+        if self.core.memory.physical.is_external {
             return Ok(None);
         }
         // What a capture has freed counts as pending, so new memory for it is common at first.
@@ -188,8 +210,11 @@ impl SlowPath<'_, '_> {
             true => COMMON,
             false => self.requester.owner(pool.options.pinned),
         };
-        let grown = memory.grow(owner, want.size, want.align, sources);
-        let due = memory.physical.reserved() / FOREIGN_PART;
+        let requester = self.requester;
+        let goes_on = || requester.check_owner(pool).is_ok();
+        let grown = memory::grow(self.core, owner, (want.size, want.align), sources, goes_on);
+        self.check_requester()?;
+        let due = self.core.memory.physical.reserved() / FOREIGN_PART;
         pool.foreign_bytes_due.store(due, Ordering::Relaxed);
         match grown {
             Ok(Grown::At(start, of)) => {
@@ -229,10 +254,16 @@ impl SlowPath<'_, '_> {
             if let Some(id) = self.take_fit_or_joined(Cut::Any) {
                 return Ok(Some(id));
             }
-            if self.share_own_completed() || self.pool.cut_all_ends(self.core, self.want.size) {
+            if self.share_own_completed() {
+                continue;
+            }
+            let cut = self.pool.cut_all_ends(self.core, self.want.size);
+            self.check_requester()?;
+            if cut {
                 continue;
             }
             self.release_for_growth(least);
+            self.check_requester()?;
             let reserved = self.core.memory.physical.reserved();
             if reserved >= least {
                 return Ok(None);
@@ -397,14 +428,16 @@ impl SlowPath<'_, '_> {
         let mallocs = pool.addresses.base().is_none();
         if (mallocs || memory.physical.floor() > 0) && !memory.can_hold(size) {
             // Segments and the reserve are exchanged only for a request that can be met then.
-            memory.physical.release_cached(0);
+            give_cached_back(self.core, |physical, _| {
+                Quota::AtLeast(physical.held().saturating_sub(physical.floor()))
+            });
             return;
         }
         if mallocs {
-            memory.exchange_for_new(0);
-            return;
+            return self.exchange_for_new(0);
         }
-        memory.physical.exchange_cached(0);
+        give_cached_back(self.core, |physical, _| Quota::Exchange(physical.held()));
+        let memory = &self.core.memory;
         if self.refusal.is_none() || memory.physical.reserved() < least || self.requester.is_capture() {
             return;
         }
@@ -412,8 +445,19 @@ impl SlowPath<'_, '_> {
         let info = pool.calls.query(|driver| driver.memory_info(pool.device));
         let free = info.map_or(u64::MAX, |(free, _)| free);
         if free.saturating_add(memory.free_space.free_bytes(COMMON)) >= size {
-            memory.exchange_for_new(least.saturating_sub(size));
+            self.exchange_for_new(least.saturating_sub(size));
         }
+    }
+
+    /// Returns cached handles and then scattered memory that is complete for every caller to the driver, until at most
+    /// `keep` bytes are held, for memory that is created in exchange: the reserve is no floor.
+    fn exchange_for_new(&mut self, keep: u64) {
+        let beyond = |physical: &PhysicalMemory| physical.held().saturating_sub(keep);
+        give_cached_back(self.core, |physical, _| Quota::Exchange(beyond(physical)));
+        let memory = &mut self.core.memory;
+        let beyond = beyond(&memory.physical);
+        let leaving = memory.physical.begin_exchanging(&mut memory.free_space, beyond);
+        self.core.let_go(leaving);
     }
 
     /// Where there is no more to wait for: unmaps idle handles of the request's size, or all there are, and maps them
@@ -426,8 +470,10 @@ impl SlowPath<'_, '_> {
         }
         let size = self.want.size;
         let memory = &mut self.core.memory;
-        memory.physical.cache_idle(&mut memory.free_space, size);
-        let room = memory.physical.room_below_limit();
+        let leaving = memory.physical.begin_caching(&mut memory.free_space, size);
+        self.core.let_go(leaving);
+        self.check_requester()?;
+        let room = self.core.memory.physical.room_below_limit();
         self.grow(Moves::All, room)
     }
 }

@@ -1,5 +1,7 @@
 //! Work of contexts that never use the pool, on memory that was freed without a stream.
 
+use std::time::Duration;
+
 use super::{Bench, MIB};
 use crate::allocator::Allocator;
 use crate::driver::sim::{SimConfig, SimDriver};
@@ -29,7 +31,11 @@ fn free_waits_for_kernel_in(bench: Bench, context: usize, what: &str) -> Bench {
         machine.context_pop().unwrap();
     });
     // Without context events, a thread synchronizes, and each try waits for it no longer than a request may.
-    let more = (0..1000).map(|_| fill()).find(|more| more.contains(&block));
+    let again = |_| {
+        std::thread::sleep(Duration::from_millis(1));
+        fill()
+    };
+    let more = (0..1000).map(again).find(|more| more.contains(&block));
     let more = more.expect(what);
     taken.into_iter().chain(more).for_each(|block| bench.put(block, None));
     bench

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::{Bench, MIB, RESIZABLE};
 use crate::allocator::{Allocator, Request};
+use crate::driver::Stream;
 
 /// Calls that may wait.
 const MAY_WAIT: [&str; 4] = ["cuMemUnmap", "cuMemRelease", "cuMemFree", "cuMemAddressFree"];
@@ -141,6 +142,19 @@ fn refused_request_ends_where_nothing_may_stay() {
     }
 }
 
+impl Bench {
+    /// As [`Bench::finish_of`], of an allocator that may be closed, which the helper thread brings to its end.
+    fn ends(self, what: &str) {
+        let reserved = || self.allocator.stats(Some(0)).unwrap().reserved;
+        let until = Instant::now() + Duration::from_secs(20);
+        while self.allocator.trim(Some(0), 0).is_ok() && reserved() > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!((reserved(), self.wrong()), (0, Vec::new()), "{what}");
+        self.allocator.close();
+    }
+}
+
 /// What other threads may do while memory is on its way back.
 const OTHERS: [fn(&Allocator); 6] = [
     |allocator| drop(allocator.trim(Some(0), 0)),
@@ -186,7 +200,7 @@ fn others_come_while_memory_leaves() {
                     let _ = bench.allocator.trim(Some(0), 0);
                     bench.machine.clear_failures();
                     bench.allocator.validate().unwrap_or_else(|why| panic!("{what}: {why}"));
-                    bench.finish_of(&what);
+                    bench.ends(&what);
                 }
             }
         }
@@ -212,5 +226,139 @@ fn memory_that_leaves_counts_as_gone() {
         begun > keep && kept <= keep && keep - kept < 8 * MIB,
         "{kept} of {begun}"
     );
+    bench.finish();
+}
+
+/// Requests that move handles, exchange them, grow blocks, cut their ends and are refused.
+fn move_and_exchange(bench: &Bench) -> Vec<u64> {
+    let streams = [bench.stream(), bench.stream()];
+    let mut live = Vec::new();
+    for round in 0..3u64 {
+        let stream = Some(streams[round as usize % 2]);
+        // Every second block stays, so that what is free is in pieces.
+        let blocks: Vec<u64> = (0..16)
+            .filter_map(|_| bench.request((4 + round) * MIB, 0, stream).ok())
+            .collect();
+        for (at, block) in blocks.into_iter().enumerate() {
+            match at % 2 {
+                0 => bench.put(block, stream),
+                _ => live.push(block),
+            }
+        }
+        bench.complete();
+        live.extend(bench.request((20 + round) * MIB, 0, stream));
+        live.extend(bench.request((24 + round) * MIB, 0, None));
+        if let Ok(block) = bench.request(12 * MIB, RESIZABLE, stream) {
+            let (block, size) = match bench.resize(block, 12 * MIB, (30 + round) * MIB) {
+                Ok(grown) => (grown, (30 + round) * MIB),
+                Err(_) => (block, 12 * MIB),
+            };
+            let block = bench.resize(block, size, 6 * MIB).unwrap_or(block);
+            bench.complete();
+            live.extend(bench.request(28 * MIB, RESIZABLE, None));
+            live.push(block);
+        }
+        let _ = bench
+            .request(400 * MIB, 0, stream)
+            .map(|block| bench.put(block, stream));
+    }
+    live
+}
+
+/// Other calls come between the driver calls of requests that move and exchange memory, and those calls may fail.
+#[test]
+fn others_come_while_memory_moves() {
+    for options in ["limit=160MiB", "backing=malloc,limit=160MiB"] {
+        for (which, other) in OTHERS.into_iter().enumerate() {
+            for call in MAY_WAIT {
+                for (at, fails) in [(1, false), (3, true), (9, false)] {
+                    let what = format!("{options}: {which} at {call} {at}, {fails}");
+                    let bench = Bench::new(&format!("wait_ms=1,{options}"));
+                    // There is a pool from now on.
+                    let first = bench.get(512, None);
+                    bench.put(first, None);
+                    let allocator = bench.allocator.clone();
+                    bench.machine.come_between(call, at, move |_| other(&allocator));
+                    if fails {
+                        bench.machine.fail_nth(Some(call), at, 2);
+                    }
+                    let live = move_and_exchange(&bench);
+                    bench.machine.clear_failures();
+                    bench.allocator.validate().unwrap_or_else(|why| panic!("{what}: {why}"));
+                    live.into_iter().for_each(|block| bench.put(block, None));
+                    bench.complete();
+                    bench.ends(&what);
+                }
+            }
+        }
+    }
+}
+
+/// A move is under way while the stream that it is for is destroyed, and another one requests memory: what was moved is
+/// cached, and nothing is mapped for an owner that is gone.
+#[test]
+fn stream_ends_while_its_memory_moves() {
+    let mut ended = 0;
+    for at in 1..=4 {
+        let bench = Bench::new("limit=64MiB,wait_ms=1");
+        let stream = bench.stream();
+        let blocks: Vec<u64> = (0..16).map(|_| bench.get(4 * MIB, Some(stream))).collect();
+        let (freed, live): (Vec<_>, Vec<_>) = blocks.iter().enumerate().partition(|(at, _)| at % 2 == 0);
+        freed.into_iter().for_each(|(_, block)| bench.put(*block, Some(stream)));
+        bench.complete();
+        let allocator = bench.allocator.clone();
+        bench.machine.come_between("cuMemUnmap", at, move |_| {
+            allocator.stream_release(Stream(stream)).unwrap();
+        });
+        let moved = bench.request(24 * MIB, 0, Some(stream));
+        ended += u64::from(moved.is_err());
+        bench.machine.clear_failures();
+        bench.allocator.validate().unwrap();
+        moved.into_iter().for_each(|block| bench.put(block, None));
+        live.into_iter().for_each(|(_, block)| bench.put(*block, None));
+        bench.complete();
+        bench.finish();
+    }
+    assert!(ended > 0);
+}
+
+/// A trim looks again once another call has let a range go, whose handles are cached only then.
+#[test]
+fn trim_takes_what_another_call_has_cached_meanwhile() {
+    let bench = Bench::new("guard=1,wait_ms=2000");
+    let [stream, other] = [bench.stream(), bench.stream()];
+    let [mine, late] = [(stream, 8 * MIB), (other, 12 * MIB)].map(|(on, size)| (bench.get(size, Some(on)), on));
+    bench.put(mine.0, Some(mine.1));
+    // An event covers the first block, whose handle is cached then.
+    let held = bench.get(MIB, Some(stream));
+    for _ in 0..2 {
+        bench.complete();
+        bench.allocator.pool_of(0).trim_completed(u64::MAX, true).unwrap();
+    }
+    let kernel = bench.app(|machine| machine.launch_persistent(other, &[(late.0, 12 * MIB)]).unwrap());
+    bench.put(late.0, Some(late.1));
+    let context = bench.app(|machine| machine.context_current()).unwrap();
+    let (begins, begun) = std::sync::mpsc::channel();
+    let (allocator, machine) = (bench.allocator.clone(), bench.machine.clone());
+    // While the trim releases that handle, the other block's work ends, and another call begins to unmap that one's.
+    bench.machine.come_between("cuMemRelease", 1, move |_| {
+        std::thread::spawn(move || {
+            machine.context_push(context).unwrap();
+            assert!(machine.release_persistent(kernel));
+            machine.context_synchronize().unwrap();
+            for _ in 0..2 {
+                allocator.pool_of(0).trim_completed(u64::MAX, true).unwrap();
+            }
+        });
+        let _ = begun.recv_timeout(Duration::from_secs(20));
+    });
+    bench.machine.come_between("cuMemUnmap", 1, move |_| {
+        begins.send(()).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+    });
+    bench.allocator.pool_of(0).trim(0).unwrap();
+    bench.machine.clear_failures();
+    assert_eq!(reserved(&bench), 2 * MIB);
+    bench.put(held, Some(stream));
     bench.finish();
 }

@@ -64,6 +64,15 @@ macro_rules! calls {
                 match self { $(Call::$variant => CallKind::$kind,)* }
             }
 
+            /// Whether the driver may wait for work before it does what it is called for, or waits for work by itself.
+            pub fn may_wait(self) -> bool {
+                use Call::*;
+                matches!(
+                    self,
+                    MemUnmap | MemRelease | MemFree | MemFreeHost | MemAddressFree | CtxSynchronize | EventSynchronize
+                )
+            }
+
             /// The simulated nanoseconds that it takes by default.
             pub fn default_latency(self) -> u64 {
                 match self { $(Call::$variant => $latency,)* }

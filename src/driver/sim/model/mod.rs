@@ -53,6 +53,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+// One of two names from outside this folder: no call that may wait comes under the pool's lock.
+use crate::sync::is_watched_lock_held;
+
 mod access;
 mod addresses;
 pub mod allocation;
@@ -280,6 +283,8 @@ impl Machine {
 
     /// Begins a call: counts it, applies injected failures, takes the lock and advances the clock by its latency.
     fn enter(&self, call: Call) -> Result<(&ThreadState, MutexGuard<'_, MachineState>)> {
+        let held = call.may_wait() && is_watched_lock_held();
+        assert!(!held, "{} is called under the pool's lock", call.name());
         let thread = self.threads.here();
         if thread.exempt.load(Relaxed) == 0 {
             thread.count(call);

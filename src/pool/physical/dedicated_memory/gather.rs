@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::pool::physical::Quota;
 
 /// A handle is at most this part of what is reserved, or of the growth that it is for.
 const PART_OF_RESERVED: u64 = 16;
@@ -178,15 +179,25 @@ impl Plan {
     }
 
     /// Takes cached handles, returns others to the driver for new ones, and creates those.
-    pub fn take(mut self, physical: &mut PhysicalMemory) -> Result<Built<Taken>> {
+    pub fn take(mut self, lock: &mut impl Locked) -> Result<Built<Taken>> {
+        let mut physical = lock.physical();
         // The cached ones come first, so that none of them is returned.
         let mut take = |piece: &Piece| piece.cached.then(|| physical.take_cached(piece.size)).flatten();
         let cached: Vec<Option<Handle>> = self.pieces.iter().map(&mut take).collect();
         let mut taken = Taken(Vec::with_capacity(cached.len()));
         let mut outcome = Ok(Built::Done(()));
         if self.exchange > 0 {
-            let released = physical.exchange_cached_handles(self.exchange);
-            let lacking = self.new.saturating_sub(self.budget.most.saturating_add(released));
+            let leaving = physical.begin_leaving_handles(Quota::Exchange(self.exchange), usize::MAX);
+            let gone = lock.let_go(leaving).gone;
+            physical = lock.physical();
+            let released = gone - physical.refill_after(gone, self.exchange);
+            // Other threads may have created memory meanwhile.
+            let most = self
+                .budget
+                .most
+                .saturating_add(released)
+                .min(physical.room_below_limit());
+            let lacking = self.new.saturating_sub(most);
             if lacking > 0 {
                 outcome = Ok(Built::Short(lacking));
             }
@@ -209,7 +220,7 @@ impl Plan {
         if outcome == Ok(Built::Done(())) {
             return Ok(Built::Done(taken));
         }
-        taken.put_back(physical, None);
+        taken.put_back(lock, None);
         outcome.map(|short| short.map(|()| Taken(Vec::new())))
     }
 
@@ -233,14 +244,17 @@ impl Taken {
 
     /// Unmaps `mappings`, where the handles may be mapped by now. Caches them again, and returns the new ones to the
     /// driver, because they have no use now.
-    pub fn put_back(self, physical: &mut PhysicalMemory, mappings: Option<(u64, u64)>) {
-        physical.release_or_defer(DeferredRelease {
+    pub fn put_back(self, lock: &mut impl Locked, mappings: Option<(u64, u64)>) {
+        lock.release(DeferredRelease {
             mappings: mappings.into_iter().collect(),
             handles: self.handles().copied().collect(),
             ..DeferredRelease::default()
         });
-        for ((handle, size), _) in self.0.into_iter().filter(|(_, created)| *created) {
-            physical.discard(handle, size);
-        }
+        let created: Vec<(Handle, u64)> = self
+            .0
+            .into_iter()
+            .filter_map(|(handle, created)| created.then_some(handle))
+            .collect();
+        lock.discard(&created);
     }
 }

@@ -17,11 +17,11 @@ impl DedicatedMemory {
     pub fn grow(
         &mut self,
         calls: &DriverCalls,
-        physical: &mut PhysicalMemory,
+        lock: &mut impl Locked,
         size: u64,
         budget: Budget,
     ) -> Result<Built<Grown>> {
-        let page = physical.page;
+        let page = lock.physical().page;
         let Backing::Mapped { ranges, committed, .. } = &self.backing else {
             return Ok(Built::Short(u64::MAX));
         };
@@ -33,7 +33,7 @@ impl DedicatedMemory {
         let room = room.max(current.size.saturating_mul(2));
         let most = ahead(size, page).min(if moves { room } else { current.size });
         let bytes = (least - had, most - had);
-        let mut plan = match Plan::new(physical, had, bytes, true, budget) {
+        let mut plan = match Plan::new(lock.physical(), had, bytes, true, budget) {
             Ok(plan) => plan,
             Err(lacking) => return Ok(Built::Short(lacking)),
         };
@@ -42,7 +42,7 @@ impl DedicatedMemory {
             range = Range::reserve(calls, page, room, had + plan.bytes())?;
             plan.shorten(range.size - had);
         }
-        match self.extend(calls, physical, range, plan, moves) {
+        match self.extend(calls, lock, range, plan, moves) {
             Ok(Built::Done(())) if moves => {
                 self.address = range.base;
                 Ok(Built::Done(Grown::Moved))
@@ -50,7 +50,7 @@ impl DedicatedMemory {
             Ok(Built::Done(())) => Ok(Built::Done(Grown::InPlace)),
             outcome => {
                 if moves {
-                    physical.release_or_defer(range.nothing());
+                    lock.release(range.nothing());
                 }
                 outcome.map(|short| short.map(|()| Grown::InPlace))
             }
@@ -61,7 +61,7 @@ impl DedicatedMemory {
     pub(in crate::pool::physical::dedicated_memory) fn extend(
         &mut self,
         calls: &DriverCalls,
-        physical: &mut PhysicalMemory,
+        lock: &mut impl Locked,
         range: Range,
         plan: Plan,
         moves: bool,
@@ -74,7 +74,7 @@ impl DedicatedMemory {
         else {
             return Ok(Built::Short(u64::MAX));
         };
-        let more = match plan.take(physical)? {
+        let more = match plan.take(lock)? {
             Built::Done(more) => more,
             Built::Short(lacking) => return Ok(Built::Short(lacking)),
         };
@@ -93,11 +93,11 @@ impl DedicatedMemory {
             at += size;
         }
         if outcome.is_ok() {
-            outcome = calls.submit(|driver| driver.set_access(range.base + from, at - from, physical.access()));
+            outcome = calls.submit(|driver| driver.set_access(range.base + from, at - from, lock.physical().access()));
         }
         if let Err(error) = outcome {
             let mappings = (at > from).then_some((range.base + from, at - from));
-            more.put_back(physical, mappings);
+            more.put_back(lock, mappings);
             return Err(error);
         }
         handles.extend(more.handles());

@@ -9,8 +9,8 @@ use crate::driver::{Failure, Handle, Result};
 use crate::pool::MAX_ALIGNMENT;
 use crate::pool::driver_calls::DriverCalls;
 use crate::pool::free_space::{IdleBytes, Owner};
-use crate::pool::physical::PhysicalMemory;
 use crate::pool::physical::deferred_release::DeferredRelease;
+use crate::pool::physical::{Locked, PhysicalMemory};
 use crate::pool::rounding::align_up;
 use crate::pool::stream_cache::Key;
 
@@ -147,25 +147,25 @@ impl DedicatedMemory {
     /// where its address is not aligned enough.
     pub fn malloc(
         calls: &DriverCalls,
-        physical: &mut PhysicalMemory,
+        lock: &mut impl Locked,
         size: u64,
         align: u64,
         budget: Budget,
     ) -> Result<Built<DedicatedMemory>> {
         let mut lacking = 0;
         for bytes in [size, size.saturating_add(align)] {
-            lacking = physical.lacks(bytes, budget.most);
+            lacking = lock.physical().lacks(bytes, budget.most);
             if lacking > 0 {
                 break;
             }
             let base = calls.malloc(bytes)?;
-            let taken = physical.took(base, bytes);
+            let taken = lock.physical().took(base, bytes);
             let address = base.next_multiple_of(align);
             let block = DedicatedMemory::new(Backing::Malloc(base, bytes), address, size);
             if taken <= budget.most && address + size <= base + bytes {
                 return Ok(Built::Done(block));
             }
-            block.destroy(physical);
+            lock.release(block.into_release());
             // The driver did not use the room beside other small allocations.
             if taken > budget.most {
                 lacking = taken - budget.most;
@@ -178,16 +178,17 @@ impl DedicatedMemory {
     /// A block that ends at an unmapped page, as far as `align` allows.
     pub fn guarded(
         calls: &DriverCalls,
-        physical: &mut PhysicalMemory,
+        lock: &mut impl Locked,
         size: u64,
         align: u64,
         budget: Budget,
     ) -> Result<Built<DedicatedMemory>> {
-        let Some(bytes) = align_up(size, physical.page) else {
+        let page = lock.physical().page;
+        let Some(bytes) = align_up(size, page) else {
             return Ok(Built::Short(u64::MAX));
         };
-        let room = bytes + physical.page;
-        let block = Self::mapped(calls, physical, (bytes, bytes), (room, room), false, budget)?;
+        let room = bytes + page;
+        let block = Self::mapped(calls, lock, (bytes, bytes), (room, room), false, budget)?;
         Ok(block.map(|mut block| {
             block.address = (block.address + bytes - size) / align * align;
             block.size = size;
@@ -198,16 +199,16 @@ impl DedicatedMemory {
     /// A block that can grow.
     pub fn resizable(
         calls: &DriverCalls,
-        physical: &mut PhysicalMemory,
+        lock: &mut impl Locked,
         size: u64,
         budget: Budget,
     ) -> Result<Built<DedicatedMemory>> {
-        let page = physical.page;
+        let page = lock.physical().page;
         let Some((least, room)) = align_up(size, page).zip(room_for(size, page)) else {
             return Ok(Built::Short(u64::MAX));
         };
         let ahead = ahead(size, page).min(room);
-        let block = Self::mapped(calls, physical, (least, ahead), (least, room), true, budget)?;
+        let block = Self::mapped(calls, lock, (least, ahead), (least, room), true, budget)?;
         Ok(block.map(|mut block| {
             (block.size, block.first, block.resizable) = (size, size, true);
             block
@@ -217,17 +218,17 @@ impl DedicatedMemory {
     /// Memory of between `bytes.0` and `bytes.1` bytes, in a range of between `room.0` and `room.1` bytes.
     fn mapped(
         calls: &DriverCalls,
-        physical: &mut PhysicalMemory,
+        lock: &mut impl Locked,
         bytes: (u64, u64),
         room: (u64, u64),
         shrinks: bool,
         budget: Budget,
     ) -> Result<Built<DedicatedMemory>> {
-        let mut plan = match Plan::new(physical, 0, bytes, shrinks, budget) {
+        let mut plan = match Plan::new(lock.physical(), 0, bytes, shrinks, budget) {
             Ok(plan) => plan,
             Err(lacking) => return Ok(Built::Short(lacking)),
         };
-        let range = Range::reserve(calls, physical.page, room.1, room.0.max(plan.bytes()))?;
+        let range = Range::reserve(calls, lock.physical().page, room.1, room.0.max(plan.bytes()))?;
         plan.shorten(range.size);
         let memory = Backing::Mapped {
             ranges: vec![range],
@@ -235,10 +236,10 @@ impl DedicatedMemory {
             committed: 0,
         };
         let mut block = DedicatedMemory::new(memory, range.base, 0);
-        match block.extend(calls, physical, range, plan, false) {
+        match block.extend(calls, lock, range, plan, false) {
             Ok(Built::Done(())) => Ok(Built::Done(block)),
             outcome => {
-                physical.release_or_defer(range.nothing());
+                lock.release(range.nothing());
                 outcome.map(|short| short.map(|()| block))
             }
         }
@@ -328,15 +329,16 @@ impl DedicatedMemory {
             .and_then(|tail| cut.map(|cut| PendingTail { cut, ..tail }));
     }
 
-    /// Returns every handle from `cut` on, which lies between two of them: nothing uses them any more.
-    pub fn cut(&mut self, physical: &mut PhysicalMemory, cut: u64) {
+    /// Gives up every handle from `cut` on, which lies between two of them: nothing uses them any more. They have to leave
+    /// before the block is changed again.
+    pub fn cut(&mut self, cut: u64) -> DeferredRelease {
         let Backing::Mapped {
             ranges,
             handles,
             committed,
         } = &mut self.backing
         else {
-            return;
+            return DeferredRelease::default();
         };
         let mut at = 0;
         let keep = handles.iter().take_while(|(_, size)| {
@@ -359,7 +361,7 @@ impl DedicatedMemory {
         if let Some(remainder) = &mut self.remainder {
             remainder.touched = remainder.touched.min(cut);
         }
-        physical.release_or_defer(deferred);
+        deferred
     }
 
     /// Whether it can serve a request of `size` bytes that may safely use it, without wasting most of it.
@@ -414,11 +416,6 @@ impl DedicatedMemory {
                 physical.note_due_range(range.nothing());
             }
         }
-    }
-
-    /// Gives up everything, when nothing uses the block any more: `physical` caches the handles.
-    pub fn destroy(self, physical: &mut PhysicalMemory) {
-        physical.release_or_defer(self.into_release());
     }
 
     /// What there is to give up, when nothing uses the block any more.
