@@ -199,7 +199,7 @@ impl Reclaimer {
             }
             (Disposition::Capture(number, _) | Disposition::Graph(number), freed) => {
                 self.graphs.keep(&mut self.pending.sets, number, freed, free_space);
-                self.note_free_of_graph(pool, freed_on);
+                self.note_free(pool, freed_on);
             }
             (Disposition::Everyone, freed) => self.return_freed(pool, memory, freed),
             (Disposition::Stream(key, owner), Freed::Block { id, .. }) => {
@@ -241,11 +241,9 @@ impl Reclaimer {
     fn free_for_all(&mut self, pool: &Pool, memory: &mut Memory, freed: Freed, freed_on: FreedOn) {
         let gives_back = freed.gives_back() || self.is_over_threshold(pool, memory);
         self.pending.sets.file(freed, &memory.free_space);
-        if !freed_on.is_without_stream() {
-            return self.note_foreign_free(pool, freed_on);
-        }
-        self.note_current_of_free(&pool.calls);
+        self.note_free(pool, freed_on);
         if gives_back
+            && freed_on.is_without_stream()
             && let Ok(_entered) = pool.enter(&self.contexts)
             && self.cover(Trigger::GiveBack { all: false }, pool, memory)
         {
@@ -253,11 +251,11 @@ impl Reclaimer {
         }
     }
 
-    /// Notes the context of a free whose block waits for its graph, and for the known contexts once the graph is gone.
-    /// A stream with a cache was noted before.
-    fn note_free_of_graph(&mut self, pool: &Pool, freed_on: FreedOn) {
-        if freed_on.key().is_none() {
-            self.note_current_of_free(&pool.calls);
+    /// Notes the context of a free whose memory waits for the known contexts, or will once its graph is gone.
+    fn note_free(&mut self, pool: &Pool, freed_on: FreedOn) {
+        match freed_on.is_without_stream() {
+            true => self.note_current_of_free(&pool.calls),
+            false => self.note_foreign_free(pool, freed_on),
         }
     }
 

@@ -286,3 +286,37 @@ fn stream_of_an_unknown_context_is_waited_for_without_ids() {
         }
     }
 }
+
+/// A block of a graph is freed on a stream of a context that the pool does not know, while another context is current. The
+/// graph goes, and a kernel of that stream still uses the block.
+#[test]
+fn free_of_a_graphs_block_waits_for_its_streams_context() {
+    for (options, flags) in [("guard=1", 0), ("", 0), ("", RESIZABLE)] {
+        let bench = Bench::new(options);
+        let captured = bench.stream();
+        bench
+            .app(|machine| machine.stream_begin_capture(captured, MODE_RELAXED))
+            .unwrap();
+        let block = bench.request(MIB, flags, Some(captured)).unwrap();
+        let graph = bench.app(|machine| machine.stream_end_capture(captured)).unwrap();
+        let (stream, kernel) = bench.app(|machine| {
+            let context = machine.context_create(0).unwrap();
+            let stream = machine.stream_create(true).unwrap();
+            let kernel = machine.launch_persistent(stream, &[(block, MIB)]).unwrap();
+            assert_eq!(machine.context_pop().unwrap(), context);
+            (stream, kernel)
+        });
+        bench.put(block, Some(stream));
+        bench.app(|machine| machine.graph_destroy(graph)).unwrap();
+        let others: Vec<u64> = (0..4).map(|_| bench.request(MIB, flags, None).unwrap()).collect();
+        assert!(
+            !others.contains(&block),
+            "{options:?}, flags {flags}: the kernel uses it"
+        );
+        bench.allocator.trim(Some(0), 0).unwrap();
+        assert_eq!(bench.wrong(), Vec::<String>::new(), "{options:?}, flags {flags}");
+        assert!(bench.machine.release_persistent(kernel));
+        others.into_iter().for_each(|block| bench.put(block, None));
+        bench.finish();
+    }
+}
