@@ -190,7 +190,7 @@ impl Model {
                     };
                     self.note_context(state, serves.map_or(asked, |served| served.context));
                 }
-                (Asker::NoOne, Wait::Uncovered)
+                (Asker::NoOne, Wait::Filed)
             }
         };
         state.sets.insert(piece, asker, wait);
@@ -231,7 +231,7 @@ impl Model {
             state.sets.insert(piece, asker, Wait::Graph);
         } else if block.unknown || state.captures(handle) {
             self.note_context(state, current);
-            state.sets.insert(piece, Asker::NoOne, Wait::Uncovered);
+            state.sets.insert(piece, Asker::NoOne, Wait::Filed);
         } else {
             let context = state.streams[handle as usize].context;
             self.know(state, context);
@@ -253,7 +253,7 @@ impl Model {
         let graph = matches!(&state.sets.pieces[piece as usize], Place::Live(block) if block.graph);
         match graph {
             true if self.holds(Rule::GraphsOwnTheirMemory) => state.sets.insert(piece, Asker::NoOne, Wait::Graph),
-            _ if self.holds(Rule::FreesWithoutStreamWait) => state.sets.insert(piece, Asker::NoOne, Wait::Uncovered),
+            _ if self.holds(Rule::FreesWithoutStreamWait) => state.sets.insert(piece, Asker::NoOne, Wait::Filed),
             _ => state.sets.pieces[piece as usize] = Place::Common,
         }
         self.note_caller(state, context);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  insert                    cover                complete_batch
-//! ────────► Uncovered ─────────────────► Batch ────────────────────► common
+//! ────────► Filed ─────────────────► Batch ────────────────────► common
 //!               ▲
 //!               ├── event_lost ── Event ── complete_event ─────────► common
 //!               │
@@ -22,7 +22,7 @@ impl Place {
 
     /// The place of memory that was freed without a stream, or that the contexts have to finish with: no event covers it.
     pub fn uncovered() -> Place {
-        Place::waits(Asker::NoOne, Wait::Uncovered)
+        Place::waits(Asker::NoOne, Wait::Filed)
     }
 
     /// What it waits for, where it waits.

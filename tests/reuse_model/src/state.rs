@@ -157,7 +157,7 @@ pub enum Asker {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wait {
     /// For the contexts; no event covers it yet.
-    Uncovered,
+    Filed,
     /// For the contexts: for the batch with that index.
     Batch(u8),
     /// For completion events: of each owner, the one of that number or a later one.
