@@ -47,6 +47,7 @@ impl SimDriver {
 
     /// A driver for an existing simulated computer.
     pub fn over(machine: Arc<Machine>) -> Arc<SimDriver> {
+        model::HOLDS_LOCK.get_or_init(|| crate::sync::is_watched_lock_held);
         Arc::new(SimDriver {
             machine,
             capture_known: AtomicBool::new(false),

@@ -47,14 +47,11 @@
 //! virtual memory calls count as unsafe during capture, and unmapping does not wait. NVIDIA's CCCL says of queries of a
 //! stream's id and context that they end its capture (cudax/include/cuda/experimental/__places/stream_pool.cuh).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-
-// One of two names from outside this folder: no call that may wait comes under the pool's lock.
-use crate::sync::is_watched_lock_held;
 
 mod access;
 mod addresses;
@@ -95,6 +92,9 @@ use functions::{Call, Latencies};
 use state::MachineState;
 use tables::Tables;
 use threads::{ThreadState, Threads};
+
+/// Whether the calling thread holds a lock under which no call may wait. The caller of the machine sets it.
+pub static HOLDS_LOCK: OnceLock<fn() -> bool> = OnceLock::new();
 
 /// What kind of computer to simulate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -283,8 +283,8 @@ impl Machine {
 
     /// Begins a call: counts it, applies injected failures, takes the lock and advances the clock by its latency.
     fn enter(&self, call: Call) -> Result<(&ThreadState, MutexGuard<'_, MachineState>)> {
-        let held = call.may_wait() && is_watched_lock_held();
-        assert!(!held, "{} is called under the pool's lock", call.name());
+        let held = call.may_wait() && HOLDS_LOCK.get().is_some_and(|holds_lock| holds_lock());
+        assert!(!held, "{} is called under a lock that others wait for", call.name());
         let thread = self.threads.here();
         if thread.exempt.load(Relaxed) == 0 {
             thread.count(call);

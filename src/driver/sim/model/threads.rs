@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::abort;
 use super::functions::Call;
-// One of two names from outside this folder: a model's threads need loom's thread-locals.
+// The only name from outside this folder: a model's threads need loom's thread-locals.
 #[cfg(loom)]
 use crate::sync::thread_local;
 
