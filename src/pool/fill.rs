@@ -26,8 +26,9 @@ impl Pool {
     /// Fills memory with `byte`, in the order of `stream`; without a stream, before the call returns. An error where
     /// the memory may still be written to.
     pub fn fill(&self, address: u64, byte: u8, bytes: u64, stream: Option<Stream>) -> Result<()> {
-        let core = self.core.lock();
-        let Ok(_entered) = self.enter(&core.reclaimer.contexts) else {
+        // The block is in use, so the pool stays open, and others have the lock while this waits.
+        let entered = self.enter(&self.core.lock().reclaimer.contexts);
+        let Ok(_entered) = entered else {
             return Ok(());
         };
         let order = stream.unwrap_or(Stream::LEGACY);
