@@ -69,7 +69,7 @@ macro_rules! calls {
                 use Call::*;
                 matches!(
                     self,
-                    MemUnmap | MemRelease | MemFree | MemFreeHost | MemAddressFree | CtxSynchronize | EventSynchronize
+                    MemUnmap | MemRelease | MemFree | MemFreeHost | CtxSynchronize | EventSynchronize
                 )
             }
 
