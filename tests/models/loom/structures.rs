@@ -77,7 +77,10 @@ fn reused() {
     other.join().unwrap();
     let keys: Vec<usize> = caches.all().map(|cache| cache.key().stream.0).collect();
     assert!((4..=5).contains(&keys.len()), "{keys:?}");
-    assert!(keys.iter().all(|key| keys.iter().filter(|of| *of == key).count() == 1), "{keys:?}");
+    assert!(
+        keys.iter().all(|key| keys.iter().filter(|of| *of == key).count() == 1),
+        "{keys:?}"
+    );
 }
 
 #[test]
@@ -87,12 +90,16 @@ fn a_cache_that_gets_another_key() {
 
 #[test]
 fn another_key_unnoticed() {
-    caught("a cache that is locked still has its key", &["another stream's cache"], || {
-        explore("", 3, reused)
-    });
-    caught("a cache that blocks name keeps its key", &["the cache kept its key"], || {
-        explore("", 3, reused)
-    });
+    caught(
+        "a cache that is locked still has its key",
+        &["another stream's cache"],
+        || explore("", 3, reused),
+    );
+    caught(
+        "a cache that blocks name keeps its key",
+        &["the cache kept its key"],
+        || explore("", 3, reused),
+    );
 }
 
 /// Two threads look up two streams in one bucket, in different orders.
