@@ -58,7 +58,9 @@ fn reused() {
     let caches = Arc::new(StreamCaches::default());
     // The bucket has as many caches as stay there, and one of them is vacant.
     drop(caches.lock(key(3)));
-    [11, 13, 17].map(|stream| _ = caches.begin_use(key(stream)));
+    for stream in [11, 13, 17] {
+        let _ = caches.begin_use(key(stream));
+    }
     let work = |caches: &StreamCaches, stream| {
         let (cache, mut inner) = caches.lock(key(stream));
         assert_eq!(cache.key(), key(stream), "another stream's cache");
