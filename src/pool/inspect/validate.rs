@@ -14,8 +14,7 @@ impl Pool {
         core.reclaimer.pending.sets.validate(free_space)?;
         if self.addresses.base().is_none() {
             physical.validate_segments(free_space)?;
-        // The place of handles that are moving has no memory yet.
-        } else if !physical.is_leaving() && free_space.backed() != physical.mapped() {
+        } else if free_space.backed() != physical.mapped() + physical.places() {
             return Err(format!(
                 "{} bytes backed, {} mapped",
                 free_space.backed(),

@@ -95,9 +95,12 @@ fn fill(lock: &mut impl Locked, plan: Plan, size: u64, goes_on: impl Fn() -> boo
     let idle = plan.idle.iter().rev().copied();
     let leaving = physical.begin_idle(free_space, idle, Then::Cache, u64::MAX);
     let moves = !leaving.is_empty();
+    let bytes = node.map_or(0, |node| free_space.span(node).1);
+    physical.places += bytes;
     let left = lock.let_go(leaving);
     let goes_on = !moves || goes_on();
     let (physical, free_space) = lock.parts();
+    physical.places -= bytes;
     for (handle, size) in left.cached {
         handles.extend(physical.take_cached_handle(handle, size).map(|handle| (handle, size)));
         physical.remaps += 1;

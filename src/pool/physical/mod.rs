@@ -145,6 +145,8 @@ pub struct PhysicalMemory {
     /// How many handles, segments and ranges are on their way back to the driver, and the bytes that go.
     leaving: usize,
     leaving_bytes: u64,
+    /// Bytes of places that handles are moving to: used nodes without memory.
+    places: u64,
     /// How many batches of that have come to their end.
     batches: u64,
     /// What goes back once a call gives the pool's lock up.
@@ -206,6 +208,7 @@ impl PhysicalMemory {
             idle_cached: IdleBytes::default(),
             leaving: 0,
             leaving_bytes: 0,
+            places: 0,
             batches: 0,
             due: Due::default(),
             reserved: 0,
@@ -304,6 +307,11 @@ impl PhysicalMemory {
     pub fn handles_in(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64)> {
         let touched = move |of: &&Mapped| of.offset < to && of.offset + of.size > from;
         self.mapped.values().filter(touched).map(|of| (of.offset, of.size))
+    }
+
+    /// Bytes of used nodes that have no memory yet, since handles are moving there.
+    pub fn places(&self) -> u64 {
+        self.places
     }
 
     /// Bytes mapped into the pool's address range.

@@ -122,6 +122,7 @@ impl Machine {
     /// `cuMemAddressFree`: whole reservations only, nothing mapped. CUDA's documentation does not promise that it refuses a
     /// reservation with mappings, so that is a fault, too.
     pub fn memory_unreserve(&self, address: u64, size: u64) -> Result<()> {
+        super::refuse_under_lock(Call::MemAddressFree);
         let (thread, mut state) = self.enter(Call::MemAddressFree)?;
         self.vmm()?;
         state.refuse_unsafe_vmm(thread)?;
@@ -131,7 +132,8 @@ impl Machine {
         state.memory.unreserve(address, size)
     }
 
-    /// As [`Machine::memory_unreserve`] of the whole reservation that begins at `address`, for drivers that take no size.
+    /// As [`Machine::memory_unreserve`] of the whole reservation that begins at `address`, for drivers that take no size. Such
+    /// a driver gives addresses back in which nothing was ever mapped while it reserves others, so it may hold a lock.
     pub fn memory_unreserve_at(&self, address: u64) -> Result<()> {
         let (thread, mut state) = self.enter(Call::MemAddressFree)?;
         self.vmm()?;

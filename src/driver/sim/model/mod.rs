@@ -93,6 +93,12 @@ use state::MachineState;
 use tables::Tables;
 use threads::{ThreadState, Threads};
 
+/// Panics where the calling thread holds a lock under which no call may wait.
+fn refuse_under_lock(call: Call) {
+    let held = HOLDS_LOCK.get().is_some_and(|holds_lock| holds_lock());
+    assert!(!held, "{} is called under a lock that others wait for", call.name());
+}
+
 /// Whether the calling thread holds a lock under which no call may wait. The caller of the machine sets it.
 pub static HOLDS_LOCK: OnceLock<fn() -> bool> = OnceLock::new();
 
@@ -283,8 +289,9 @@ impl Machine {
 
     /// Begins a call: counts it, applies injected failures, takes the lock and advances the clock by its latency.
     fn enter(&self, call: Call) -> Result<(&ThreadState, MutexGuard<'_, MachineState>)> {
-        let held = call.may_wait() && HOLDS_LOCK.get().is_some_and(|holds_lock| holds_lock());
-        assert!(!held, "{} is called under a lock that others wait for", call.name());
+        if call.may_wait() {
+            refuse_under_lock(call);
+        }
         let thread = self.threads.here();
         if thread.exempt.load(Relaxed) == 0 {
             thread.count(call);
