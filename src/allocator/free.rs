@@ -233,12 +233,12 @@ impl Allocator {
             0 => self.driver.current_context().ok().flatten(),
             context => Some(Context(context)),
         };
-        let (cache, inner) = self.caches.lock(key);
+        let (cache, inner) = self.caches.lock_for_hit(key);
         match context {
             Some(context) if !inner.knows_context(pool, context) => {
                 drop(inner);
                 pool.note_free_context(key, context);
-                self.caches.lock(key)
+                self.caches.lock_for_hit(key)
             }
             _ => (cache, inner),
         }

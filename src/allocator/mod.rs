@@ -206,7 +206,7 @@ impl Allocator {
         };
         let mut device = None;
         if self.plain && request.flags & RESIZABLE == 0 && capture == Capture::None {
-            let (cache, mut inner) = self.caches.lock(key);
+            let (cache, mut inner) = self.caches.lock_for_hit(key);
             inner.queries += if self.config.streams_trusted { 0 } else { 2 };
             let same = |known| known == id || broken("a hit compares the stream's id");
             if let Some(served) = inner.served().filter(|served| same(served.id))

@@ -11,10 +11,8 @@
 //!
 //! Uses: free_space, physical, reclaim, stream_cache.
 
-use std::collections::BTreeSet;
-
 use crate::pool::decide::Trigger;
-use crate::pool::free_space::{self, COMMON, FreeRange, Owner};
+use crate::pool::free_space::{self, COMMON, FreeRange, OwnerSet};
 use crate::pool::give_back::{BATCH, SLICE, give_way, without_lock};
 use crate::pool::physical::{Candidates, Leaving, Locked, Quota};
 use crate::pool::{Core, Pool};
@@ -133,14 +131,17 @@ impl Pool {
         let page = core.memory.physical.page;
         let free_space = &core.memory.free_space;
         let owners = core.reclaimer.pending.owners();
-        let owners: BTreeSet<Owner> = owners.filter(|owner| free_space.idle(*owner) >= page).collect();
-        if owners.is_empty() {
+        let mut idle = OwnerSet::default();
+        owners
+            .filter(|owner| free_space.idle(*owner) >= page)
+            .for_each(|owner| idle.set(owner, true));
+        if idle.count() == 0 {
             return Ok(());
         }
         let (mut ranges, mut from): (Vec<FreeRange>, _) = (Vec::new(), Some(1));
         while let Some(at) = from {
             from = core.memory.free_space.look(at, SLICE, |range| {
-                if owners.contains(&range.owner) {
+                if idle.has(range.owner) {
                     ranges.push(range);
                 }
             });

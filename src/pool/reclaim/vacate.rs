@@ -12,6 +12,7 @@ use crate::pool::Pool;
 use crate::pool::free_space::{FreeSpace, Owner};
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::stream_cache::{Inner, Key, Service};
+use crate::support::sort;
 
 /// So many streams that have nothing, and may be gone, keep their owner and their cache: one that comes back after another
 /// stream got its arena takes turns with others.
@@ -43,7 +44,7 @@ impl Reclaimer {
                 left.push((free_space.heard(owner), cache.key(), owner));
             }
         }
-        left.sort_unstable_by_key(|(heard, ..)| *heard);
+        sort::by_key(&mut left, |(heard, ..)| (*heard, 0));
         left.truncate(left.len().saturating_sub(KEPT));
         for (_, key, owner) in left {
             // The stream may have made a call meanwhile.

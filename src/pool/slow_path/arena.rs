@@ -31,7 +31,7 @@ impl Pool {
         {
             return Ok(None);
         }
-        let (cache, mut inner) = self.caches.lock(view.key);
+        let (cache, mut inner) = self.caches.lock_for_hit(view.key);
         let known = |served: &&ServedStream| served.id == view.id && served.device == self.device;
         let Some(owner) = inner.served().filter(known).map(|served| served.owner) else {
             return Ok(None);

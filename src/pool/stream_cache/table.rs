@@ -77,8 +77,14 @@ impl Default for StreamCaches {
 
 impl StreamCaches {
     /// Locks the cache of `key`, which is made where there is none. The caller holds no cache's lock.
-    #[inline]
+    #[inline(never)]
     pub fn lock(&self, key: Key) -> (&StreamCache, Guard<'_, Inner>) {
+        self.lock_for_hit(key)
+    }
+
+    /// As [`StreamCaches::lock`], for hits and frees that have no time for a call.
+    #[inline(always)]
+    pub fn lock_for_hit(&self, key: Key) -> (&StreamCache, Guard<'_, Inner>) {
         loop {
             let cache = self.find(key).unwrap_or_else(|| self.add(key));
             if let Some(inner) = cache.lock_as(key) {

@@ -1,13 +1,12 @@
 //! What has completed of what was freed.
 
-use std::collections::BTreeSet;
-
 use super::{CompletionEvents, PendingFrees};
 use crate::driver::{Context, DriverError, Event, Failure};
 use crate::pool::driver_calls::DriverCalls;
-use crate::pool::free_space::{FreeSpace, Owner};
+use crate::pool::free_space::{FreeSpace, Owner, OwnerSet};
 use crate::pool::reclaim::sets::{Set, SetId, Sets, Wait};
 use crate::pool::reclaim::synchronization::Synchronization;
+use crate::support::sort;
 
 /// The most events that a request which misses its cache asks, while it has other ways to get memory.
 const FEW: u32 = 4;
@@ -74,7 +73,7 @@ pub struct Polled {
     /// The sets whose events do not answer or are gone: a wait for everything covers them, too.
     pub lost: Vec<Set>,
     /// The owners of which more is complete than before.
-    raised: BTreeSet<Owner>,
+    raised: OwnerSet,
     /// Contexts whose events were queried, and that are gone.
     pub gone: Vec<Context>,
     /// A query that failed, and the context of its event.
@@ -197,7 +196,7 @@ impl PendingFrees {
                 if let Some(events) = self.completion_events.get_mut(owner) {
                     events.complete = events.complete.max(number);
                     events.batches -= 1;
-                    queries.polled.raised.insert(owner);
+                    queries.polled.raised.set(owner, true);
                 }
             }
             queries.polled.complete.extend(self.sets.remove(id));
@@ -210,11 +209,11 @@ impl PendingFrees {
         let events = &self.completion_events;
         let is_complete =
             |(owner, number): &(Owner, u64)| events.get(*owner).is_none_or(|events| events.complete >= *number);
-        for owner in std::mem::take(&mut polled.raised) {
+        for owner in std::mem::take(&mut polled.raised).iter() {
             let through = events.get(owner).map_or(0, |events| events.complete);
             complete.append(&mut self.sets.complete_stream(owner, through, is_complete));
         }
-        complete.sort_by_key(|(id, _)| *id);
+        sort::by_key(&mut complete, |(id, _)| (id.number(), 0));
         polled.complete.extend(complete.into_iter().map(|(_, set)| set));
     }
 
@@ -277,7 +276,7 @@ impl PendingFrees {
         };
         let completed = queries.completed(events);
         if !completed.is_empty() {
-            queries.polled.raised.insert(owner);
+            queries.polled.raised.set(owner, true);
             self.unused_events.entry(events.context).or_default().extend(completed);
         }
         if events.events.is_empty() {

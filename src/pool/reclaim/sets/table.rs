@@ -1,18 +1,17 @@
 //! The table of all sets, with what finds those whose wait may be over.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Bound;
+use std::collections::VecDeque;
 
 use super::{Account, Asker, Batch, Freed, Held, Set, SetId, Wait};
 use crate::driver::{Context, Event};
-use crate::pool::free_space::{FreeSpace, Owner};
+use crate::pool::free_space::{FreeSpace, Owner, OwnerMap};
 use crate::pool::stream_cache::Key;
 use crate::sync::HashMap;
 
 /// All sets of a pool. What ends a wait finds its sets at once: each is registered for what it waits for first.
 #[derive(Default)]
 pub struct Sets {
-    sets: BTreeMap<SetId, Set>,
+    sets: HashMap<SetId, Set>,
     /// The number of the last one.
     last: u64,
     account: Account,
@@ -22,10 +21,10 @@ pub struct Sets {
     filed_ranges: usize,
     /// Those that wait for contexts, oldest first.
     batches: VecDeque<SetId>,
-    /// Those that wait for streams, each at the first of its owners whose event is not complete, and that number.
-    streams: BTreeMap<(Owner, u64), Vec<SetId>>,
+    /// Those that wait for streams, each at the first of its owners whose event is not complete, with that number.
+    streams: OwnerMap<Vec<(u64, SetId)>>,
     /// Blocks among them. Several streams used them, so these sets wait for other owners, too.
-    shared: BTreeSet<SetId>,
+    shared: Vec<SetId>,
     /// Those that wait for an event of their own, by the handle on which they were freed, oldest first.
     handles: HashMap<Key, VecDeque<SetId>>,
     /// How many those are.
@@ -58,10 +57,10 @@ impl Sets {
             Wait::Contexts(_) => self.batches.push_back(id),
             Wait::Streams(streams) => {
                 // A new set waits for events that are not recorded yet, or not complete.
-                self.streams.entry(streams[0]).or_default().push(id);
+                register(&mut self.streams, streams[0], id);
                 let blocks = matches!(&held, Held::Pieces(pieces) if matches!(pieces[..], [Freed::Block { .. }]));
                 if blocks {
-                    self.shared.insert(id);
+                    self.shared.push(id);
                 }
             }
             Wait::Event(..) => {
@@ -107,9 +106,13 @@ impl Sets {
     /// Adds a block that is reusable once the events of all these owners are complete. Blocks that wait for the same are one
     /// set.
     pub fn wait_for_streams(&mut self, streams: Vec<(Owner, u64)>, freed: Freed, free_space: &FreeSpace) {
-        let same = |id: &&SetId| self.shared.contains(id) && self.sets[id].streams() == streams;
-        match self.streams.get(&streams[0]).and_then(|ids| ids.iter().find(same)) {
-            Some(id) => self.push(*id, freed, free_space),
+        let same = |(_, set): &(SetId, &Set)| set.asker == Asker::NoOne && set.streams() == streams;
+        let same = self.of_stream(streams[0].0).filter(same);
+        let same = same
+            .map(|(id, set)| (id, set.pieces().len()))
+            .find(|(_, pieces)| *pieces > 0);
+        match same {
+            Some((id, _)) => self.push(id, freed, free_space),
             None => {
                 self.insert(Asker::NoOne, Wait::Streams(streams), freed, free_space);
             }
@@ -140,14 +143,16 @@ impl Sets {
         is_complete: impl Fn(&(Owner, u64)) -> bool,
     ) -> Vec<(SetId, Set)> {
         let mut complete = Vec::new();
-        while let Some((at, _)) = self.streams.range((owner, 0)..=(owner, through)).next() {
-            let at = *at;
-            for id in self.streams.remove(&at).unwrap_or_default() {
-                let streams = self.sets.get(&id).map_or(&[][..], Set::streams);
-                match streams.iter().find(|stream| !is_complete(stream)).copied() {
-                    Some(next) => self.streams.entry(next).or_default().push(id),
-                    None => complete.extend(self.remove(id).map(|set| (id, set))),
-                }
+        let all = self.streams.remove(owner).unwrap_or_default();
+        for (number, id) in all {
+            let streams = self.sets.get(&id).map_or(&[][..], Set::streams);
+            let next = match number > through {
+                true => Some((owner, number)),
+                false => streams.iter().find(|stream| !is_complete(stream)).copied(),
+            };
+            match next {
+                Some(next) => register(&mut self.streams, next, id),
+                None => complete.extend(self.remove(id).map(|set| (id, set))),
             }
         }
         complete
@@ -161,12 +166,12 @@ impl Sets {
             Wait::Filed => (self.filed, self.filed_ranges) = (None, 0),
             Wait::Contexts(_) => self.batches.retain(|of| *of != id),
             Wait::Streams(streams) => {
-                self.shared.remove(&id);
-                for at in streams {
-                    if let Some(ids) = self.streams.get_mut(at) {
-                        ids.retain(|of| *of != id);
-                        if ids.is_empty() {
-                            self.streams.remove(at);
+                self.shared.retain(|of| *of != id);
+                for (owner, _) in streams {
+                    if let Some(registered) = self.streams.get_mut(*owner) {
+                        registered.retain(|(_, of)| *of != id);
+                        if registered.is_empty() {
+                            self.streams.remove(*owner);
                         }
                     }
                 }
@@ -192,7 +197,7 @@ impl Sets {
         self.sets.get(&id)
     }
 
-    /// All sets, oldest first.
+    /// All sets, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (SetId, &Set)> {
         self.sets.iter().map(|(id, set)| (*id, set))
     }
@@ -241,8 +246,8 @@ impl Sets {
 
     /// Those that wait for `owner` first.
     pub fn of_stream(&self, owner: Owner) -> impl Iterator<Item = (SetId, &Set)> {
-        let first = self.streams.range((owner, 0)..=(owner, u64::MAX));
-        first.flat_map(|(_, ids)| ids).map(|id| (*id, &self.sets[id]))
+        let registered = self.streams.get(owner).into_iter().flatten();
+        registered.map(|(_, id)| (*id, &self.sets[id]))
     }
 
     /// Those that wait for several streams, since these used their blocks.
@@ -252,15 +257,16 @@ impl Sets {
 
     /// Those that are ranges of their own, each of which its stream may take back.
     pub fn ranges(&self) -> impl Iterator<Item = &Set> {
-        let sets = self.streams.values().flatten().map(|id| &self.sets[id]);
-        sets.filter(|set| set.range().is_some())
+        let sets = self.streams.owners().flat_map(|owner| self.of_stream(owner));
+        sets.map(|(_, set)| set).filter(|set| set.range().is_some())
     }
 
     /// Whether a set waits for an event of `owner` beyond number `last`.
     pub fn waits_for(&self, owner: Owner, last: u64) -> bool {
         let beyond = |(of, number): &(Owner, u64)| *of == owner && *number > last;
-        let beyond_last = (Bound::Excluded((owner, last)), Bound::Included((owner, u64::MAX)));
-        self.streams.range(beyond_last).next().is_some() || self.shared().any(|set| set.streams().iter().any(beyond))
+        let registered = self.streams.get(owner).into_iter().flatten();
+        registered.clone().any(|(number, _)| *number > last)
+            || self.shared().any(|set| set.streams().iter().any(beyond))
     }
 
     /// The handles on which sets were freed that wait for an event of their own.
@@ -296,7 +302,7 @@ impl Sets {
 
     /// Whether nothing waits, but for graphs.
     pub fn is_empty(&self) -> bool {
-        self.filed.is_none() && self.batches.is_empty() && self.streams.is_empty() && self.events == 0
+        self.filed.is_none() && self.batches.is_empty() && self.streams.count() == 0 && self.events == 0
     }
 
     /// Checks that the account is the sum over the sets, and that each set is registered for what it waits for.
@@ -309,8 +315,11 @@ impl Sets {
                 Wait::Filed => self.filed == Some(*id),
                 Wait::Contexts(_) => self.batches.contains(id),
                 Wait::Streams(streams) => {
-                    let at = |stream| self.streams.get(stream).is_some_and(|ids| ids.contains(id));
-                    streams.iter().filter(|stream| at(*stream)).count() >= 1
+                    let at = |(owner, number): &(Owner, u64)| {
+                        let registered = self.streams.get(*owner);
+                        registered.is_some_and(|registered| registered.contains(&(*number, *id)))
+                    };
+                    streams.iter().any(at)
                 }
                 Wait::Event(..) => {
                     events += 1;
@@ -330,5 +339,13 @@ impl Sets {
                 self = self.account
             )),
         }
+    }
+}
+
+/// Registers a set that waits for that event of `owner` first.
+fn register(streams: &mut OwnerMap<Vec<(u64, SetId)>>, (owner, number): (Owner, u64), id: SetId) {
+    match streams.get_mut(owner) {
+        Some(registered) => registered.push((number, id)),
+        None => streams.insert(owner, vec![(number, id)]),
     }
 }
