@@ -1,6 +1,7 @@
 //! Names a stack in one line, by the function that called the allocator.
 
 use super::model::{EventKind, Report, ReportFrame};
+use crate::support::sort;
 
 /// Prefixes of what names no stack: functions of a language's runtime, or of a framework's allocator, that lie between the
 /// caller and the pool, and the mark of a stack without Python's frames.
@@ -83,7 +84,7 @@ impl Report {
             .filter(|event| event.what == EventKind::Alloc)
             .map(|event| event.stack);
         let mut used: Vec<u32> = pieces.chain(events).filter(|stack| *stack != 0).collect();
-        used.sort_unstable();
+        sort::by_key(&mut used, |stack| (u64::from(*stack), 0));
         used.dedup();
         let [first, others @ ..] = &used[..] else {
             return Vec::new();

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::timeline::{NEVER, Timeline};
+use crate::support::sort;
 
 /// A kind of change. Changes at one moment happen in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,7 +70,10 @@ impl<'a> Cursor<'a> {
                 changes.push((range.end, Change::RangeEnds, number));
             }
         }
-        changes.sort_unstable();
+        let kind = |(moment, change, number): &(u32, Change, u32)| {
+            (u64::from(*moment) << 8 | *change as u64, (*number).into())
+        };
+        sort::by_key(&mut changes, kind);
         let mut cursor = Cursor {
             timeline,
             changes,

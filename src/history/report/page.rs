@@ -10,6 +10,7 @@ use super::model::{EventKind, Report, ReportDevice};
 use super::refusal::Refusal;
 use super::timeline::{Life, NEVER, Timeline};
 use crate::history::snapshot::write_file;
+use crate::support::sort;
 
 /// The page without its data, compressed by build.rs. A model writes no page.
 #[cfg(not(loom))]
@@ -107,7 +108,7 @@ fn device(out: &mut dyn Write, device: &ReportDevice) -> Result<()> {
         .unwrap_or(0);
     let mut streams: Vec<u64> = lives.iter().map(|life| life.stream).collect();
     streams.extend(device.events.iter().map(|event| event.stream));
-    streams.sort_unstable();
+    sort::by_key(&mut streams, |stream| (*stream, 0));
     streams.dedup();
     let stream = |handle| streams.binary_search(&handle).unwrap_or(0) as u64;
     // Relative to the beginning; 0: never.

@@ -14,6 +14,7 @@ use super::names::cut;
 use super::values::{Fault, Value, Values};
 use crate::history::event::MAX_BYTES;
 use crate::history::state::{self, Piece, PieceState};
+use crate::support::sort;
 
 type Devices = BTreeMap<i32, ReportDevice>;
 
@@ -86,7 +87,7 @@ pub(in crate::history::report) fn report(values: &Values<'_>, top: Value, bytes:
         .map(|extension| reader.recording(extension, &mut devices))
         .transpose()?;
     for device in devices.values_mut() {
-        device.segments.sort_by_key(|segment| segment.memory.address);
+        sort::by_key(&mut device.segments, |segment| (segment.memory.address, 0));
         if let Some(pair) = device.segments.windows(2).find(|pair| overlap(pair)) {
             let address = pair[1].memory.address;
             return Err(format!("two segments overlap at {address:#x}"));

@@ -124,7 +124,7 @@ impl Modules {
             .filter(|loaded| !loaded.tables)
             .map(|loaded| loaded.start)
             .collect();
-        wanted.sort_unstable();
+        sort::by_key(&mut wanted, |start| (*start, 0));
         wanted.dedup();
         wanted
     }

@@ -11,6 +11,7 @@ use super::stack::{self, Frame, Missing};
 mod demangle;
 mod symbol_file;
 
+use crate::support::sort;
 use symbol_file::SymbolFile;
 
 /// A frame with its name, file and line.
@@ -48,7 +49,7 @@ impl NamedFrames {
     /// Every stack with frames, after 0, which is the empty one.
     pub(in crate::history) fn stacks(&self) -> Vec<u32> {
         let mut stacks: Vec<u32> = self.stacks.keys().copied().filter(|stack| *stack != 0).collect();
-        stacks.sort_unstable();
+        sort::by_key(&mut stacks, |stack| (u64::from(*stack), 0));
         stacks.insert(0, 0);
         stacks
     }
@@ -68,7 +69,7 @@ impl Symbolizer {
     /// Names every frame of `stacks`.
     pub(in crate::history) fn frames(mut self, stacks: impl Iterator<Item = u32>) -> NamedFrames {
         let mut wanted: Vec<u32> = stacks.filter(|stack| *stack != 0).collect();
-        wanted.sort_unstable();
+        sort::by_key(&mut wanted, |stack| (u64::from(*stack), 0));
         wanted.dedup();
         let taken: Vec<(u32, Vec<Frame>)> = wanted.into_iter().map(|stack| (stack, stack::frames(stack))).collect();
         let mut by_key: BTreeMap<FrameKey, Vec<u32>> = BTreeMap::new();

@@ -177,16 +177,13 @@ pub fn unknown_variables() -> Vec<(String, String)> {
         return Vec::new();
     }
     let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
-    let mut unknown: Vec<_> = names
-        .filter_map(|name| {
-            let line = format!(
-                "{name} is no option; the nearest is {}",
-                variable_of(nearest_option(&name)?)
-            );
-            Some((name, line))
-        })
-        .collect();
-    unknown.sort_unstable();
+    let mut unknown: Vec<(String, String)> = Vec::new();
+    for name in names {
+        let Some(nearest) = nearest_option(&name) else { continue };
+        let line = format!("{name} is no option; the nearest is {}", variable_of(nearest));
+        let at = unknown.partition_point(|(other, _)| *other < name);
+        unknown.insert(at, (name, line));
+    }
     unknown
 }
 

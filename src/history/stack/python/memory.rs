@@ -48,7 +48,14 @@ impl Memory {
             }
         }
         self.pages.truncate(kept);
-        self.pages.sort_unstable();
+        // Most of them are sorted, and they are few.
+        for at in 1..kept {
+            let mut place = at;
+            while place > 0 && self.pages[place - 1] > self.pages[place] {
+                self.pages.swap(place - 1, place);
+                place -= 1;
+            }
+        }
         let mut ranges = [libc::iovec {
             iov_base: std::ptr::null_mut(),
             iov_len: 0,

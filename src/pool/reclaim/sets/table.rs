@@ -257,8 +257,8 @@ impl Sets {
 
     /// Those that are ranges of their own, each of which its stream may take back.
     pub fn ranges(&self) -> impl Iterator<Item = &Set> {
-        let sets = self.streams.owners().flat_map(|owner| self.of_stream(owner));
-        sets.map(|(_, set)| set).filter(|set| set.range().is_some())
+        let sets = self.sets.values().filter(|set| !set.streams().is_empty());
+        sets.filter(|set| set.range().is_some())
     }
 
     /// Whether a set waits for an event of `owner` beyond number `last`.
