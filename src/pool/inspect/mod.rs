@@ -12,7 +12,7 @@ use crate::history::Mark;
 use crate::history::state::{DeviceState, Piece, PieceState, Segment};
 use crate::pool::dedicated::Cell;
 use crate::pool::free_space::{NodeId, Tile};
-use crate::pool::reclaim::sets::Freed;
+use crate::pool::reclaim::sets::{Freed, Set};
 use crate::pool::stream_cache::block::{Block, State};
 use crate::pool::{Core, Pool};
 use crate::support::sort;
@@ -95,7 +95,7 @@ impl Inspection<'_> {
             segments.push(segment(extent, piece));
         }
         let sets = self.core.reclaimer.pending.sets.iter();
-        for freed in sets.flat_map(|(_, set)| set.pieces()) {
+        for freed in sets.flat_map(Set::pieces) {
             if let Freed::Dedicated(block) = freed {
                 let piece = Piece {
                     address: block.address,

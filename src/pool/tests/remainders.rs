@@ -12,7 +12,7 @@ impl Pool {
     fn remainders(&self) -> usize {
         let core = self.core.lock();
         let sets = core.reclaimer.pending.sets.iter();
-        let remainders = sets.filter(|(_, set)| !set.streams().is_empty() && set.pieces().is_empty());
+        let remainders = sets.filter(|set| !set.streams().is_empty() && set.pieces().is_empty());
         remainders.count()
     }
 }

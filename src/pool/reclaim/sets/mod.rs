@@ -152,7 +152,30 @@ impl Freed {
     }
 }
 
+impl Default for Set {
+    /// Nothing that was filed.
+    fn default() -> Set {
+        Set {
+            asker: Asker::NoOne,
+            wait: Wait::Filed,
+            held: Held::Pieces(Vec::new()),
+            bytes: 0,
+        }
+    }
+}
+
 impl Set {
+    /// Adds a piece, and returns its bytes.
+    fn push(&mut self, freed: Freed, free_space: &FreeSpace) -> u64 {
+        let Held::Pieces(pieces) = &mut self.held else {
+            return 0;
+        };
+        let bytes = freed.bytes(free_space);
+        self.bytes += bytes;
+        pieces.push(freed);
+        bytes
+    }
+
     /// Bytes of its pieces.
     pub fn bytes(&self) -> u64 {
         self.bytes

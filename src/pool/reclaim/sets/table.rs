@@ -11,12 +11,13 @@ use crate::sync::HashMap;
 /// All sets of a pool. What ends a wait finds its sets at once: each is registered for what it waits for first.
 #[derive(Default)]
 pub struct Sets {
+    /// All but `filed`.
     sets: HashMap<SetId, Set>,
     /// The number of the last one.
     last: u64,
     account: Account,
-    /// The set that waits for events that are not recorded yet.
-    filed: Option<SetId>,
+    /// The set that waits for events that are not recorded yet. It may have no piece.
+    filed: Set,
     /// How many pieces of it are no blocks of the pool's range.
     filed_ranges: usize,
     /// Those that wait for contexts, oldest first.
@@ -53,7 +54,7 @@ impl Sets {
         let id = SetId(self.last);
         *self.account.of(&wait) += bytes;
         match &wait {
-            Wait::Filed => self.filed = Some(id),
+            Wait::Filed => debug_assert!(false, "there is one such set"),
             Wait::Contexts(_) => self.batches.push_back(id),
             Wait::Streams(streams) => {
                 // A new set waits for events that are not recorded yet, or not complete.
@@ -84,23 +85,13 @@ impl Sets {
     /// Adds `freed` to a set.
     pub fn push(&mut self, id: SetId, freed: Freed, free_space: &FreeSpace) {
         let Some(set) = self.sets.get_mut(&id) else { return };
-        let bytes = freed.bytes(free_space);
-        if let Held::Pieces(pieces) = &mut set.held {
-            set.bytes += bytes;
-            *self.account.of(&set.wait) += bytes;
-            pieces.push(freed);
-        }
+        *self.account.of(&set.wait) += set.push(freed, free_space);
     }
 
     /// Adds what no event covers yet.
     pub fn file(&mut self, freed: Freed, free_space: &FreeSpace) {
         self.filed_ranges += usize::from(!matches!(freed, Freed::Block { .. }));
-        match self.filed {
-            Some(id) => self.push(id, freed, free_space),
-            None => {
-                self.insert(Asker::NoOne, Wait::Filed, freed, free_space);
-            }
-        }
+        self.account.filed += self.filed.push(freed, free_space);
     }
 
     /// Adds a block that is reusable once the events of all these owners are complete. Blocks that wait for the same are one
@@ -121,17 +112,10 @@ impl Sets {
 
     /// Events were recorded: what none covered waits for them from now on.
     pub fn cover(&mut self, batch: Batch) {
-        let Some(id) = self.filed.take() else {
-            self.insert_empty(Wait::Contexts(batch));
-            return;
-        };
+        let Set { asker, held, bytes, .. } = std::mem::take(&mut self.filed);
         self.filed_ranges = 0;
-        self.batches.push_back(id);
-        if let Some(set) = self.sets.get_mut(&id) {
-            *self.account.of(&set.wait) -= set.bytes;
-            set.wait = Wait::Contexts(batch);
-            *self.account.of(&set.wait) += set.bytes;
-        }
+        self.account.filed -= bytes;
+        self.add(asker, Wait::Contexts(batch), held, bytes);
     }
 
     /// The events of `owner` up to `through` are complete. Sets that wait for other owners, too, wait for the first one that
@@ -163,7 +147,7 @@ impl Sets {
         let set = self.sets.remove(&id)?;
         *self.account.of(&set.wait) -= set.bytes;
         match &set.wait {
-            Wait::Filed => (self.filed, self.filed_ranges) = (None, 0),
+            Wait::Filed => {}
             Wait::Contexts(_) => self.batches.retain(|of| *of != id),
             Wait::Streams(streams) => {
                 self.shared.retain(|of| *of != id);
@@ -198,8 +182,9 @@ impl Sets {
     }
 
     /// All sets, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = (SetId, &Set)> {
-        self.sets.iter().map(|(id, set)| (*id, set))
+    pub fn iter(&self) -> impl Iterator<Item = &Set> {
+        let filed = Some(&self.filed).filter(|set| !set.pieces().is_empty());
+        filed.into_iter().chain(self.sets.values())
     }
 
     /// Bytes by what they wait for.
@@ -209,8 +194,7 @@ impl Sets {
 
     /// How many pieces were filed.
     pub fn filed_pieces(&self) -> usize {
-        let set = self.filed.and_then(|id| self.sets.get(&id));
-        set.map_or(0, |set| set.pieces().len())
+        self.filed.pieces().len()
     }
 
     /// Whether ranges of their own, or parts of them, are among these.
@@ -302,17 +286,19 @@ impl Sets {
 
     /// Whether nothing waits, but for graphs.
     pub fn is_empty(&self) -> bool {
-        self.filed.is_none() && self.batches.is_empty() && self.streams.count() == 0 && self.events == 0
+        self.filed.pieces().is_empty() && self.batches.is_empty() && self.streams.count() == 0 && self.events == 0
     }
 
     /// Checks that the account is the sum over the sets, and that each set is registered for what it waits for.
     pub fn validate(&self, free_space: &FreeSpace) -> Result<(), String> {
         let (mut account, mut events) = (Account::default(), 0);
-        for (id, set) in &self.sets {
+        for set in self.iter() {
             let bytes: u64 = set.pieces().iter().map(|piece| piece.bytes(free_space)).sum();
             *account.of(&set.wait) += bytes;
+        }
+        for (id, set) in &self.sets {
             let registered = match &set.wait {
-                Wait::Filed => self.filed == Some(*id),
+                Wait::Filed => false,
                 Wait::Contexts(_) => self.batches.contains(id),
                 Wait::Streams(streams) => {
                     let at = |(owner, number): &(Owner, u64)| {
