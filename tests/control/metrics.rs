@@ -269,6 +269,10 @@ fn slow_clients_delay_nothing() {
             .and_then(|()| stream.read_to_string(&mut answer));
         answer.starts_with("HTTP/1.1 200 OK")
     });
+    // Every one of them has its end: all places are free.
+    for mut client in clients {
+        let _ = client.read_to_end(&mut Vec::new());
+    }
     let mut half = run.send(b"GET /metrics");
     half.shutdown(Shutdown::Write).unwrap();
     assert_eq!(half.read(&mut [0; 10]).unwrap(), 0);
