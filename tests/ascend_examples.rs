@@ -2,9 +2,7 @@
 //! shared library and run over a stand-in for AscendCL's libraries, whose streams complete with a delay and which
 //! reports work on freed memory.
 
-mod common;
-
-use common::simcuda;
+use crate::common::{self, simcuda};
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -2,10 +2,8 @@
 //! caller's memory where there is no driver. The tests call the C functions over this process's own memory, which they
 //! read and write directly.
 
-mod ascend_rules {
-    pub mod exact;
-    pub mod no_driver;
-    pub mod owners;
-    pub mod pool;
-    pub mod table;
-}
+mod exact;
+mod no_driver;
+mod owners;
+mod pool;
+mod table;

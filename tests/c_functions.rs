@@ -1,18 +1,9 @@
 //! The C ABI through C and C++ programs that are linked with the shared library.
 
-#[macro_use]
-extern crate trial;
-
-mod common;
-
-use common::simcuda;
+use crate::common::{self, simcuda};
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-
-fn main() -> std::process::ExitCode {
-    common::harness::main()
-}
 
 /// Compiles and runs one program of tests/c; the library may write nothing to stdout.
 fn program(name: &str, environment: &[(&str, &str)]) -> Output {

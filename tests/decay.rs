@@ -8,6 +8,8 @@ use trtalloc::driver::Driver;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::trace::application::Application;
 
+use crate::common;
+
 const MIB: u64 = 1 << 20;
 
 /// How many threads of the library this process has.
@@ -36,9 +38,23 @@ fn request(size: u64) -> Request {
     }
 }
 
-/// The tests of this file share the process, so this is one.
+/// It counts the threads of its process, which is therefore its own.
 #[test]
 fn thread_exists_while_memory_may_go_back() {
+    const ROLE: &str = "TRTALLOC_TEST_ROLE";
+    let test = "decay::thread_exists_while_memory_may_go_back";
+    if std::env::var(ROLE).is_err() {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .env(ROLE, test);
+        let output = common::run(&mut command);
+        assert!(
+            String::from_utf8_lossy(&output.stdout).contains("1 passed"),
+            "{output:?}"
+        );
+        return;
+    }
     let driver = SimDriver::new(SimConfig::default());
     let _application = Application::new(driver.clone(), 0).unwrap();
     let with = |options: &str| {

@@ -1,20 +1,11 @@
 //! `trtalloc doctor`, with and without what it looks for.
 
-#[macro_use]
-extern crate trial;
-
-mod common;
-
-use common::simcuda;
+use crate::common::{self, simcuda};
 
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-
-fn main() -> std::process::ExitCode {
-    common::harness::main()
-}
 
 /// What the doctor writes, with these variables and arguments and nothing else of the environment that it looks at.
 fn doctor(arguments: &[&str], environment: &[(&str, &Path)]) -> String {

@@ -1,18 +1,11 @@
 //! What the built library shows and needs: the contract's names, and nothing of a C++ runtime.
 
-#[macro_use]
-extern crate trial;
+use crate::common;
+use crate::common::exports::NAMES;
 
-mod common;
-
-use common::exports::NAMES;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
-
-fn main() -> std::process::ExitCode {
-    common::harness::main()
-}
 
 /// Runs one of binutils over a file.
 fn tool(name: &str, arguments: &[&str], file: &Path) -> String {

@@ -1,13 +1,12 @@
 //! Every function of the C interface in children of a process whose threads use the library while it forks. A child has copies of
 //! locks that no thread will release, so a call that looks for one of them never returns.
 
-mod common;
-
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use common::exports::NAMES;
+use crate::common;
+use crate::common::exports::NAMES;
 use trtalloc::ffi::c::dlpack::*;
 use trtalloc::ffi::c::hooks::*;
 use trtalloc::ffi::c::*;
@@ -246,7 +245,7 @@ fn busy(made: Made, thread: usize, round: usize) {
 
 #[test]
 fn every_function_is_refused_in_a_child() {
-    let test = "every_function_is_refused_in_a_child";
+    let test = "forked_children::every_function_is_refused_in_a_child";
     if std::env::var(CHILD).is_err() {
         let mut command = std::process::Command::new(std::env::current_exe().unwrap());
         command.args([test, "--exact", "--nocapture", "--test-threads=1"]);

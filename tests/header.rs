@@ -1,6 +1,6 @@
 //! include/trtalloc/trtalloc.h and hooks.h are what the files of src/ffi/c say, and are good C99 and C++17.
 
-mod common;
+use crate::common;
 
 use cbindgen::{Builder, Config, DocumentationStyle, EnumConfig, ExportConfig, ItemType, Language, RenameRule};
 
@@ -139,7 +139,7 @@ fn committed_headers_are_the_generated_ones() {
         let committed = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
             committed == generated,
-            "{} differs from src/ffi/c: TRTALLOC_BLESS=1 cargo test --test header",
+            "{} differs from src/ffi/c: TRTALLOC_BLESS=1 cargo test --test library header",
             header.name
         );
     }

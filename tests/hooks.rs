@@ -1,9 +1,7 @@
 //! The hooks of other frameworks, called as each framework calls them: by address out of libtrtalloc.so, on threads and
 //! streams of a process whose CUDA driver is the simulated libcuda.so.1 (with `TRTALLOC_TEST_DRIVER=cuda` the real one).
 
-mod common;
-
-use common::simcuda;
+use crate::common::{self, simcuda};
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -23,7 +21,7 @@ fn in_child(test: &str, variables: &[(&str, &str)]) -> bool {
         return true;
     }
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+    command.args([&format!("hooks::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
     command.env(CHILD, test).env("TRTALLOC_DRIVER", "cuda");
     if std::env::var("TRTALLOC_TEST_DRIVER").as_deref() != Ok("cuda") {
         let folder = simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built");

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-#[path = "layout/circles.rs"]
 mod circles;
 
 type Names = BTreeSet<String>;

@@ -10,7 +10,7 @@ const ROLE: &str = "TRTALLOC_TEST_ROLE";
 /// Runs one test of this file in a process of its own, in which it finds `role`.
 fn child(test: &str, role: &str) -> Output {
     Command::new(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .args([&format!("log::{test}"), "--exact", "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .output()
         .unwrap()

@@ -571,7 +571,7 @@ fn in_child(test: &str, body: impl FnOnce()) {
         return body();
     }
     let child = Command::new(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .args([&format!("names::{test}"), "--exact", "--nocapture", "--test-threads=1"])
         .env(VARIABLE, test)
         .output()
         .unwrap();

@@ -4,19 +4,12 @@
 //! Bare systems come from Debian's archive by `debootstrap`, and stay in the build's folder: Debian 12, and the unpacked packages
 //! of Debian 11, whose glibc 2.31 is that of Ubuntu 20.04.
 
-#[macro_use]
-extern crate trial;
-
-mod common;
+use crate::common;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
-
-fn main() -> std::process::ExitCode {
-    common::harness::main()
-}
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const LIBRARY: &str = concat!("libtrtalloc.so.", env!("CARGO_PKG_VERSION"));

@@ -1,13 +1,12 @@
 //! The probe compiles with nothing but a C compiler, and has an answer in every row: over the simulated libcuda.so.1,
 //! or (with `TRTALLOC_TEST_DRIVER=cuda`) over the driver that is installed.
 
-#[path = "common/simcuda.rs"]
-mod simcuda;
-
 use std::collections::HashSet;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use crate::common::simcuda;
 
 fn sources() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probe");

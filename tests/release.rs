@@ -1,17 +1,10 @@
 //! `.ci/release` and `.ci/deny`, in clones of this checkout: what they refuse, and that a commit gives the same files twice.
 
-#[macro_use]
-extern crate trial;
-
-mod common;
+use crate::common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output};
-
-fn main() -> ExitCode {
-    common::harness::main()
-}
+use std::process::{Command, Output};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 

@@ -11,10 +11,9 @@ use trtalloc::allocator::Allocator;
 use trtalloc::config::Config;
 use trtalloc::ffi::c::{self, trtalloc_status};
 
-const ROLE: &str = "TRTALLOC_TEST_ROLE";
+use crate::common::simcuda;
 
-#[path = "../common/simcuda.rs"]
-mod simcuda;
+const ROLE: &str = "TRTALLOC_TEST_ROLE";
 
 fn folder() -> &'static PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
@@ -48,7 +47,7 @@ fn path(found: Found) -> PathBuf {
 /// Returns whether this process is the child of that test. Otherwise starts the child and checks that it passes and
 /// that the stand-in prints nothing.
 fn in_child(test: &str, found: Found, variables: &[(&str, &str)]) -> bool {
-    let test = format!("library::{test}");
+    let test = format!("ascend::library::{test}");
     if env::var(ROLE).is_ok_and(|role| role == test) {
         return true;
     }

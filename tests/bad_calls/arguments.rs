@@ -10,7 +10,7 @@ use trtalloc::ffi::ExportedAllocator;
 use trtalloc::ffi::c::{self, trtalloc_status};
 use trtalloc::ffi::tensorrt::client::Client;
 
-use crate::{MIB, Place, World};
+use crate::bad_calls::{MIB, Place, World};
 
 pub fn null_allocator_is_refused(_: Place) {
     let mut stats = c::trtalloc_stats::default();

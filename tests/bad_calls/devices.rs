@@ -7,7 +7,7 @@ use trtalloc::allocator::Allocator;
 use trtalloc::ffi::ExportedAllocator;
 use trtalloc::ffi::c::{self, trtalloc_status};
 
-use crate::{MIB, Place, World, run};
+use crate::bad_calls::{MIB, Place, World, run};
 
 /// -1 is the current device. Nothing else that is no device's number means one.
 pub fn unknown_devices_are_refused(place: Place) {

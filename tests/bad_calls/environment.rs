@@ -7,7 +7,7 @@ use trtalloc::ffi::ExportedAllocator;
 use trtalloc::ffi::c::{self, trtalloc_status};
 use trtalloc::ffi::tensorrt::client::Client;
 
-use crate::{MIB, Place, run};
+use crate::bad_calls::{MIB, Place, run};
 
 /// What the environment says and cannot be read is one line, and so is a name that is no option's; the default holds.
 fn unreadable_environment(_: Place) {

@@ -2,7 +2,7 @@
 
 use trtalloc::allocator::RESIZABLE;
 
-use crate::{MIB, Place, World};
+use crate::bad_calls::{MIB, Place, World};
 
 /// None of them is a block, whatever is done with it.
 fn refused_blocks(world: &World, addresses: &[usize]) {

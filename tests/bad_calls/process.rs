@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use trtalloc::allocator::RESIZABLE;
 
-use crate::{MIB, Place, World};
+use crate::bad_calls::{MIB, Place, World};
 
 pub fn calls_in_a_forked_child_are_refused(place: Place) {
     let world = World::new(place, "");

@@ -2,7 +2,7 @@
 
 use trtalloc::allocator::RESIZABLE;
 
-use crate::{MIB, Place, World};
+use crate::bad_calls::{MIB, Place, World};
 
 pub fn frees_on_a_destroyed_stream_succeed(place: Place) {
     let world = World::new(place, "");

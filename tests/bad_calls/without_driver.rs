@@ -6,7 +6,8 @@ use std::ptr::null_mut;
 
 use trtalloc::ffi::c::{self, trtalloc_status};
 
-use crate::{Place, common, run};
+use crate::bad_calls::{Place, run};
+use crate::common;
 
 fn calls_without_driver(_: Place) {
     let mut out = std::ptr::dangling_mut();

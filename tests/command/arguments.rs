@@ -1,6 +1,7 @@
 //! Arguments and options that are refused or reported.
 
-use crate::{SMALL, command, common, expect, file, stderr, stdout, trtalloc};
+use crate::command::{SMALL, command, expect, file, stderr, stdout, trtalloc};
+use crate::common;
 
 #[test]
 fn arguments_without_meaning_are_refused() {

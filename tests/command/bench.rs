@@ -1,6 +1,7 @@
 //! `trtalloc bench`.
 
-use crate::{SMALL, common, expect, file, stdout, through_libcuda, trtalloc};
+use crate::command::{SMALL, expect, file, stdout, through_libcuda, trtalloc};
+use crate::common;
 
 #[test]
 fn bench_prints_every_figure_with_its_target() {

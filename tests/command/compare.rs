@@ -10,7 +10,8 @@ use trtalloc::driver::Stream;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::tags;
 
-use crate::{common, expect, stderr, stdout, trtalloc};
+use crate::command::{expect, stderr, stdout, trtalloc};
+use crate::common;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -301,7 +302,7 @@ fn models_that_come_and_go_are_held_more_and_less() {
 #[test]
 fn wrong_arguments_are_refused() {
     let json = "{\"segments\":[],\"device_traces\":[]}";
-    let snapshot = crate::file("empty.json", json);
+    let snapshot = crate::command::file("empty.json", json);
     let snapshot = snapshot.to_str().unwrap();
     let output = trtalloc(&["compare", snapshot, snapshot]);
     expect(&output, 0);

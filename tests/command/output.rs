@@ -4,7 +4,8 @@ use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use crate::{SMALL, command, common, expect, file, stderr, stdout, trtalloc};
+use crate::command::{SMALL, command, expect, file, stderr, stdout, trtalloc};
+use crate::common;
 
 /// A file to which nothing can be written, as on a full disk.
 fn full() -> File {

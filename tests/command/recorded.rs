@@ -5,7 +5,8 @@ use std::process::Command;
 
 use trtalloc::trace::{OpKind, csv};
 
-use crate::{SMALL, common, expect, file, simcuda, stderr, stdout, trtalloc};
+use crate::command::{SMALL, expect, file, simcuda, stderr, stdout, trtalloc};
+use crate::common;
 
 /// Two streams whose requests overlap, with times; weights without a stream, and a block that another stream frees.
 fn server() -> String {

@@ -6,7 +6,7 @@ use trtalloc::history::report::Report;
 use trtalloc::trace::generate::generate;
 use trtalloc::trace::{OpKind, csv};
 
-use crate::{SMALL, expect, file, stderr, stdout, trtalloc};
+use crate::command::{SMALL, expect, file, stderr, stdout, trtalloc};
 
 #[test]
 fn replay_prints_a_row_for_each_pass() {

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
@@ -32,6 +33,12 @@ thread_local! {
     static LEFT_OUT: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
+/// A test that takes at least this long is named at the end.
+const LONG: Duration = Duration::from_secs(5);
+
+/// The tests that took long.
+static TOOK: Mutex<Vec<(Duration, &str)>> = Mutex::new(Vec::new());
+
 /// How many tests were ignored for which reason.
 static REASONS: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 
@@ -52,18 +59,32 @@ pub fn main() -> ExitCode {
     let trials = tests.into_iter().map(|test| {
         // The standard harness leaves the crate's name out.
         let name = test.name.split_once("::").map_or(test.name, |(_, name)| name);
-        Trial::ignorable_test(name, move || match own_thread {
-            true => {
-                let thread = std::thread::Builder::new().name(name.to_owned());
-                let thread = thread.spawn(|| run(test.run)).expect("a thread starts");
-                thread.join().unwrap_or_else(|payload| Err(message(&*payload).into()))
+        Trial::ignorable_test(name, move || {
+            let began = Instant::now();
+            let result = match own_thread {
+                true => {
+                    let thread = std::thread::Builder::new().name(name.to_owned());
+                    let thread = thread.spawn(|| run(test.run)).expect("a thread starts");
+                    thread.join().unwrap_or_else(|payload| Err(message(&*payload).into()))
+                }
+                false => run(test.run),
+            };
+            let took = began.elapsed();
+            if took >= LONG {
+                let mut all = TOOK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                all.push((took, name));
             }
-            false => run(test.run),
+            result
         })
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     for (reason, count) in REASONS.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).iter() {
         println!("ignored, {count}: {reason}");
+    }
+    let mut took = std::mem::take(&mut *TOOK.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+    took.sort();
+    for (time, name) in took.iter().rev() {
+        println!("took {} s: {name}", time.as_secs());
     }
     conclusion.exit_code()
 }

@@ -28,10 +28,19 @@ pub fn library_dir() -> PathBuf {
     dir
 }
 
-/// A fresh folder for one test, in the build's own; test files that are run at the same time have their own each.
+/// A fresh folder for one test, in the build's own: below one of this binary and one of the caller's file or folder in tests/, so
+/// that names need to differ only there.
+#[track_caller]
 pub fn scratch(name: &str) -> PathBuf {
+    let caller = Path::new(std::panic::Location::caller().file());
+    let mut parts = caller
+        .components()
+        .skip_while(|part| part.as_os_str() != "tests")
+        .skip(1);
+    let area = parts.next().map_or("".as_ref(), |part| Path::new(part.as_os_str()));
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"))
         .join(env!("CARGO_CRATE_NAME"))
+        .join(area.with_extension(""))
         .join(name);
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir).unwrap();

@@ -2,9 +2,11 @@
 //! part of it.
 #![allow(dead_code)]
 
+use std::collections::BTreeMap;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A fresh folder with the example `simcuda` in it as `libcuda.so.1`.
@@ -19,11 +21,17 @@ pub fn ascend() -> Option<PathBuf> {
 }
 
 /// A fresh folder under the target directory with an example of that name in it, as the first of `names`; the others are
-/// links to it. The example is built where cargo runs the test, so that it is never an old one. None where there is neither
-/// cargo nor an example.
+/// links to it. The example is built where cargo runs the test, once for this process, so that it is never an old one. None where
+/// there is neither cargo nor an example.
 fn folder(example: &str, names: &[&str]) -> Option<PathBuf> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let built = built(example)?;
+    static BUILT: Mutex<BTreeMap<String, Option<PathBuf>>> = Mutex::new(BTreeMap::new());
+    let built = {
+        let mut all = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        all.entry(example.to_owned())
+            .or_insert_with(|| built(example))
+            .clone()?
+    };
     let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
     remove_old(parent);
     let name = format!(
@@ -36,7 +44,10 @@ fn folder(example: &str, names: &[&str]) -> Option<PathBuf> {
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).ok()?;
     let (first, others) = names.split_first()?;
-    std::fs::copy(built, folder.join(first)).ok()?;
+    // A later build puts another file in the place of the built one.
+    std::fs::hard_link(&built, folder.join(first))
+        .or_else(|_| std::fs::copy(&built, folder.join(first)).map(drop))
+        .ok()?;
     for other in others {
         std::os::unix::fs::symlink(first, folder.join(other)).ok()?;
     }

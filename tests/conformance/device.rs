@@ -11,8 +11,8 @@ use cudarc::driver::sys;
 use trtalloc::driver::sim::SimDriver;
 use trtalloc::driver::sim::model::{Machine, capture};
 
-use crate::cudasim::clock;
-use crate::cudasim::functions::Cudasim;
+use crate::common::cudasim::clock;
+use crate::common::cudasim::functions::Cudasim;
 
 /// The mode of a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

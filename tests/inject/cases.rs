@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use crate::standin::{self, VERSIONS, attached, build, of, own, preloaded, start, tested, text, texts};
-use crate::table::Outcome;
+use crate::inject::standin::{self, VERSIONS, attached, build, of, own, preloaded, start, tested, text, texts};
+use crate::inject::table::Outcome;
 
 /// Runs a client in both ways.
 fn both_ways(name: &str, what: &str) -> Result<[Command; 2], Outcome> {

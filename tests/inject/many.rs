@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use crate::common;
-use crate::standin::{self, Version, attached, build, of, preloaded, tested, text, texts};
-use crate::table::Outcome;
+use crate::inject::standin::{self, Version, attached, build, of, preloaded, tested, text, texts};
+use crate::inject::table::Outcome;
 
 const APART: [&str; 4] = ["8.6", "10.16", "11.4", "RTX 1.7"];
 

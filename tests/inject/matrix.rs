@@ -3,8 +3,8 @@
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::standin::{self, Built, VERSIONS, Version, attached, own, preloaded, start, text, texts};
-use crate::table::{self, Outcome, Row};
+use crate::inject::standin::{self, Built, VERSIONS, Version, attached, own, preloaded, start, text, texts};
+use crate::inject::table::{self, Outcome, Row};
 
 /// The allocator that is expected.
 #[derive(Clone, Copy, PartialEq)]

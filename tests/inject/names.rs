@@ -1,8 +1,8 @@
 //! Names of the objects that injection attaches to: the file of the caller, and a number. The summary at exit shows
 //! them.
 
-use crate::standin::{self, Built, VERSIONS, of, preloaded, start, tested, text, texts};
-use crate::table::Outcome;
+use crate::inject::standin::{self, Built, VERSIONS, of, preloaded, start, tested, text, texts};
+use crate::inject::table::Outcome;
 
 /// The lines of the summary that are about names, without what is the same in each.
 fn names(stderr: &str) -> Vec<&str> {

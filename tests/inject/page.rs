@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
-use crate::standin::VERSIONS;
-use crate::table::{self, Outcome, Row};
-use crate::{common, matrix, real};
+use crate::common;
+use crate::inject::standin::VERSIONS;
+use crate::inject::table::{self, Outcome, Row};
+use crate::inject::{matrix, real};
 
 const PAGE: &str = "docs/injection.md";
 
@@ -67,6 +68,6 @@ fn table_matches_the_results() {
         PAGE,
         &format!("{by_hand}{tables}"),
         &rows,
-        "cargo test --test inject table",
+        "cargo test --test programs inject::page",
     );
 }

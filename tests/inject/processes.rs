@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::standin::{self, attached, build, of, own, preloaded, start, tested, text, texts};
-use crate::table::Outcome;
+use crate::inject::standin::{self, attached, build, of, own, preloaded, start, tested, text, texts};
+use crate::inject::table::Outcome;
 
 const SONAME: &str = "libnvinfer.so.10";
 

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::packages::Package;
-use crate::standin::{preloaded, start, text, texts};
-use crate::table::{self, Outcome, Row};
-use crate::{common, headers, standin, wheel};
+use crate::common;
+use crate::inject::packages::Package;
+use crate::inject::standin::{preloaded, start, text, texts};
+use crate::inject::table::{self, Outcome, Row};
+use crate::inject::{headers, standin, wheel};
 
 static RTX: Package = Package::new("tensorrt-rtx-cu12-libs", "1.7.1.116", "tensorrt_rtx_libs");
 static LEAN_10: Package = Package::new("tensorrt-lean-cu12-libs", "10.16.1.11", "tensorrt_lean_libs");

@@ -4,8 +4,9 @@ use std::process::Command;
 
 use trtalloc::ffi::preload::{ObjectType, setter_slot};
 
-use crate::table::Outcome;
-use crate::{common, headers};
+use crate::common;
+use crate::inject::headers;
+use crate::inject::table::Outcome;
 
 #[test]
 fn setter_slots_match_nvidias_headers() {

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, OnceLock};
 
-use crate::table::{self, Outcome};
-use crate::{common, headers};
+use crate::common;
+use crate::inject::headers;
+use crate::inject::table::{self, Outcome};
 
 /// A TensorRT with a stand-in.
 pub struct Version {

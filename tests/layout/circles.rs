@@ -154,7 +154,7 @@ impl Modules {
         }
         // What is reached through others is reached.
         loop {
-            let before: usize = reach.values().map(BTreeSet::len).sum();
+            let before: usize = reach.values().map(BTreeSet::len).sum::<usize>();
             for of in reach.keys().cloned().collect::<Vec<_>>() {
                 let through: Vec<Module> = reach[&of]
                     .iter()
@@ -164,7 +164,7 @@ impl Modules {
                     .collect();
                 reach.get_mut(&of).unwrap().extend(through);
             }
-            if before == reach.values().map(BTreeSet::len).sum() {
+            if before == reach.values().map(BTreeSet::len).sum::<usize>() {
                 break;
             }
         }

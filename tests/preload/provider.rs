@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::standin::VERSIONS;
-use crate::table::Outcome;
-use crate::{common, expect, library, simcuda, wheel};
+use crate::common;
+use crate::inject::standin::VERSIONS;
+use crate::preload::table::Outcome;
+use crate::preload::{expect, library, simcuda, wheel};
 
 fn source(name: &str) -> PathBuf {
     common::root().join("tests/preload/onnxruntime").join(name)

@@ -1,7 +1,7 @@
 //! TensorRT's own Python bindings.
 
 use crate::common::{self, wheel as pypi};
-use crate::environment::{PYTEST, environment, pip, pytest, wheel};
+use crate::python::environment::{PYTEST, environment, pip, pytest, wheel};
 
 /// TensorRT's own bindings as a Python program imports them: the module, and the wheels that it is made of.
 const BINDINGS: [(&str, &[(&str, &str)]); 3] = [

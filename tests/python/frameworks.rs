@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::{self, simcuda};
-use crate::environment::{PYTEST, environment, pip, pytest, wheel};
+use crate::python::environment::{PYTEST, environment, pip, pytest, wheel};
 
 /// What is tested with, none of which is kept here. `--no-deps`: the frameworks' lists have gigabytes of NVIDIA's libraries.
 const FRAMEWORKS: &[&str] = &["torch==2.6.0", "onnxruntime-gpu==1.22.0", "cupy-cuda12x==13.6.0"];

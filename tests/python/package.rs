@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common;
-use crate::environment::{MYPY, NUMPY, PYTEST, builder, environment, file_in, pip, pytest, wheel, wheel_of};
+use crate::python::environment::{MYPY, NUMPY, PYTEST, builder, environment, file_in, pip, pytest, wheel, wheel_of};
 
 #[test]
 fn the_package_has_the_librarys_version() {

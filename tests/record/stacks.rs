@@ -120,6 +120,8 @@ fn through_code_without_frame_pointers_and_after_it_is_unloaded() {
 
 extern "C" fn on_signal(_: i32) {
     allocate_here();
+    // No jump to it, which would leave this function out of the stack.
+    std::hint::black_box(());
 }
 
 #[inline(never)]

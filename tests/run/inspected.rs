@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{common, text};
+use crate::common;
+use crate::run::text;
 
 /// A folder with a C file whose code leaves a file named `ran` there.
 struct Place {

@@ -7,7 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::{common, expect, last, none_seen, text, trtalloc_run};
+use crate::common;
+use crate::run::{expect, last, none_seen, text, trtalloc_run};
 
 #[test]
 fn output_input_and_status_pass_through() {
@@ -78,7 +79,7 @@ fn start_failures_have_the_statuses_of_env() {
 #[test]
 fn unknown_options_are_reported_once() {
     let dir = common::scratch("run_unknown");
-    let program = crate::program("uses.c", &dir);
+    let program = crate::run::program("uses.c", &dir);
     let uses = program.to_str().unwrap();
     let named = |output: &std::process::Output, name: &str| {
         let lines = text(&output.stderr).lines();

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 
-use crate::{expect, last, trtalloc_run, with_default_signals};
+use crate::run::{expect, last, trtalloc_run, with_default_signals};
 
 /// Starts a shell script under the command and waits until it prints "ready". It is a job of its own, as under a shell:
 /// the kernel does not stop an orphaned job, such as checks that run in the background.
@@ -87,7 +87,7 @@ fn signal_that_ends_the_program_ends_the_command() {
         let script = format!("kill -{signal} $$");
         let output = trtalloc_run(&["--", "sh", "-c", &script]).output().unwrap();
         assert_eq!(output.status.signal(), Some(signal));
-        assert_eq!(last(&output), crate::none_seen());
+        assert_eq!(last(&output), crate::run::none_seen());
     }
     // As a shell reports it.
     let command = env!("CARGO_BIN_EXE_trtalloc");

@@ -1,6 +1,7 @@
 //! The figures in the last line for processes that end in different ways.
 
-use crate::{common, expect, last, program, trtalloc_run};
+use crate::common;
+use crate::run::{expect, last, program, trtalloc_run};
 use std::os::unix::process::ExitStatusExt;
 
 #[test]
@@ -10,7 +11,7 @@ fn last_line_has_the_figures_for_every_kind_of_end() {
     let uses = uses.to_str().unwrap();
     let last = |output: &_| {
         // None of these uses TensorRT.
-        last(output).strip_suffix(crate::NOT_CAUGHT).unwrap().to_owned()
+        last(output).strip_suffix(crate::run::NOT_CAUGHT).unwrap().to_owned()
     };
     let run = |how: &[&str]| {
         let mut command = trtalloc_run(&["--driver", "sim", "--"]);
@@ -96,7 +97,7 @@ fn last_line_has_the_figures_of_a_process_without_threads() {
         let output = command.output().unwrap();
         expect(&output, status);
         let wanted = "no TensorRT was seen; peak 8.0 MiB in use, 8.0 MiB reserved; 1 allocations, 0 refused";
-        assert_eq!(last(&output).strip_suffix(crate::NOT_CAUGHT), Some(wanted));
+        assert_eq!(last(&output).strip_suffix(crate::run::NOT_CAUGHT), Some(wanted));
     }
 }
 

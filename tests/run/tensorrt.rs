@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::process::Output;
 
-use crate::standin::{self, Built, VERSIONS};
-use crate::table::Outcome;
-use crate::{common, expect, last, none_seen, text, trtalloc_run};
+use crate::common;
+use crate::inject::standin::{self, Built, VERSIONS};
+use crate::run::table::Outcome;
+use crate::run::{expect, last, none_seen, text, trtalloc_run};
 
 /// The stand-ins for 8.6, whose declarations are this project's, and for the newest TensorRT-RTX.
 fn built(name: &str) -> Option<&'static Built> {

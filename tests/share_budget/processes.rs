@@ -13,7 +13,7 @@ use trtalloc::driver::sim::model::shared::SharedDevices;
 use trtalloc::trace::random::Random;
 
 use crate::common;
-use crate::worker::{self, MIB, NUMBER, PROGRESS, SEED, request};
+use crate::share_budget::worker::{self, MIB, NUMBER, PROGRESS, SEED, request};
 
 /// The options of a budget in a directory of the test's own.
 pub fn options(directory: &Path, mib: u64, more: &str) -> String {

@@ -1,7 +1,7 @@
 use trtalloc::driver::sim::model::code::*;
 use trtalloc::driver::sim::{Addresses, SimConfig};
 
-use crate::{MIB, machine, machine_with};
+use crate::sim::{MIB, machine, machine_with};
 
 const G: u64 = 2 * MIB;
 

@@ -5,7 +5,7 @@ use trtalloc::driver::sim::model::MachineConfig;
 use trtalloc::driver::sim::model::capture::*;
 use trtalloc::driver::sim::model::code::*;
 
-use crate::{MIB, machine, mapped};
+use crate::sim::{MIB, machine, mapped};
 
 /// Begins a capture on a new non-blocking stream.
 fn capturing(m: &Machine, mode: u32) -> usize {

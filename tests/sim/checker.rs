@@ -1,7 +1,7 @@
 use trtalloc::driver::sim::model::capture::MODE_GLOBAL;
 use trtalloc::driver::sim::{Machine, SimConfig};
 
-use crate::{MIB, machine, machine_with, mapped};
+use crate::sim::{MIB, machine, machine_with, mapped};
 
 pub const SIZE: u64 = 64 * 1024;
 

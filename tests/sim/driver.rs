@@ -4,7 +4,7 @@ use trtalloc::allocator::Allocator;
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 use trtalloc::driver::{Capture, CaptureMode, Driver, Failure, HandleKind, Stream};
 
-use crate::MIB;
+use crate::sim::MIB;
 
 #[test]
 fn driver_calls_reach_the_machine() {

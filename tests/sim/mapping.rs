@@ -1,7 +1,7 @@
 //! The checker and mappings that are made, removed and moved.
 
-use crate::checker::{SIZE, clean, mapped_at, scene, used_on, violation};
-use crate::{MIB, mapped};
+use crate::sim::checker::{SIZE, clean, mapped_at, scene, used_on, violation};
+use crate::sim::{MIB, mapped};
 
 #[test]
 fn unmap_under_pending_work_is_a_fault() {

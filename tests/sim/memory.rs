@@ -1,7 +1,7 @@
 use trtalloc::driver::sim::model::code::*;
 use trtalloc::driver::sim::{Addresses, Machine, SimConfig};
 
-use crate::{MIB, aborts, child, in_child, machine, machine_with, mapped};
+use crate::sim::{MIB, aborts, child, in_child, machine, machine_with, mapped};
 
 const G: u64 = 2 * MIB;
 
@@ -306,7 +306,7 @@ fn access_without_permission_kills() {
         return;
     }
     use std::os::unix::process::ExitStatusExt;
-    let output = crate::child("memory::access_without_permission_kills");
+    let output = crate::sim::child("memory::access_without_permission_kills");
     assert_eq!(output.status.signal(), Some(11));
 }
 

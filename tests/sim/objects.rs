@@ -5,7 +5,7 @@ use trtalloc::driver::sim::Machine;
 use trtalloc::driver::sim::model::capture::MODE_GLOBAL;
 use trtalloc::driver::sim::model::code::*;
 
-use crate::{aborts, in_child, machine};
+use crate::sim::{aborts, in_child, machine};
 
 unsafe extern "C" fn count(data: *mut c_void) {
     // SAFETY: every test passes a counter that outlives its machine.

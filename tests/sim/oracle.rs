@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use trtalloc::driver::sim::Machine;
 
-use crate::{MIB, machine, mapped};
+use crate::sim::{MIB, machine, mapped};
 
 const CELL: u64 = 4096;
 const CELLS: u64 = 12;

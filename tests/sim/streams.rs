@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 use trtalloc::driver::sim::model::code::*;
 use trtalloc::driver::sim::{Latencies, SimConfig};
 
-use crate::{MIB, aborts, in_child, machine, machine_with};
+use crate::sim::{MIB, aborts, in_child, machine, machine_with};
 
 #[test]
 fn work_completes_after_its_duration() {
@@ -342,7 +342,7 @@ fn reset_frees_everything_and_keeps_the_handle() {
     let id = m.context_id(context).unwrap();
     let event = m.event_create().unwrap();
     let plain = m.memory_malloc(MIB).unwrap();
-    let (_, handle) = crate::mapped(&m, 2 * MIB);
+    let (_, handle) = crate::sim::mapped(&m, 2 * MIB);
     m.launch_persistent(0, &[]).unwrap();
     m.primary_reset(0).unwrap();
     assert!(!m.primary_active(0).unwrap());

@@ -7,7 +7,7 @@ use trtalloc::driver::sim::Machine;
 use trtalloc::driver::sim::model::capture::MODE_RELAXED;
 use trtalloc::driver::sim::model::code::Result;
 
-use crate::{MIB, machine};
+use crate::sim::{MIB, machine};
 
 unsafe extern "C" fn destroyed(counter: *mut c_void) {
     // SAFETY: every test passes a counter that outlives its machine.

@@ -1,25 +1,12 @@
 //! Programs that do not use TensorRT behave the same with the library preloaded: their output, their status, their
 //! threads and descriptors, and the dynamic linker's results. So does ONNX Runtime, whose plugin uses TensorRT.
 
-#[macro_use]
-extern crate trial;
-
-#[path = "../common/mod.rs"]
-mod common;
-#[path = "../inject/standin.rs"]
-#[allow(dead_code)]
-mod standin;
-
 mod provider;
 
-use common::{headers, simcuda, table, wheel};
+use crate::common::{self, simcuda, table, wheel};
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-
-fn main() -> std::process::ExitCode {
-    common::harness::main()
-}
 
 fn library() -> PathBuf {
     common::library_dir().join("libtrtalloc.so")

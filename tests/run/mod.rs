@@ -1,30 +1,16 @@
 //! `trtalloc run`: the program behaves as without it, and a last line reports what it used.
 
-#[macro_use]
-extern crate trial;
-
-#[path = "../common/mod.rs"]
-mod common;
-
-#[path = "../inject/standin.rs"]
-#[allow(dead_code)]
-mod standin;
-
 mod inspected;
 mod programs;
 mod signals;
 mod statistics;
 mod tensorrt;
 
-use common::{headers, table};
+use crate::common::{self, table};
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-
-fn main() -> std::process::ExitCode {
-    common::harness::main()
-}
 
 /// `trtalloc run` with those arguments, without TRTALLOC options in the environment.
 fn trtalloc_run(arguments: &[&str]) -> Command {

@@ -3,11 +3,6 @@
 //! by the C functions. Each has a defined result and a logged reason. Nothing is written to stdout, nothing crashes, and
 //! the process ends with status 0.
 
-#[macro_use]
-extern crate trial;
-
-#[path = "../common/mod.rs"]
-mod common;
 #[allow(dead_code)]
 #[path = "../conformance/device.rs"]
 mod device;
@@ -30,14 +25,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
-use common::{cudasim, simcuda};
+use crate::common::{self, cudasim, simcuda};
 use device::{Cuda, Device, Sim};
 use interface::{Interface, Over, Way};
 use trtalloc::driver::sim::{SimConfig, SimDriver};
-
-fn main() -> std::process::ExitCode {
-    common::harness::main()
-}
 
 const ROLE: &str = "TRTALLOC_TEST_ROLE";
 const OUTPUT: &str = "TRTALLOC_TEST_OUTPUT";
@@ -119,7 +110,12 @@ fn run(place: Place, name: &str, body: fn(Place), reasons: &[&str], variables: &
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bad-{}-{}", std::process::id(), name.replace(':', "-")));
     let mut command = Command::new(env::current_exe().unwrap());
     command
-        .args([name, "--exact", "--nocapture", "--test-threads=1"])
+        .args([
+            &format!("bad_calls::{name}"),
+            "--exact",
+            "--nocapture",
+            "--test-threads=1",
+        ])
         .env(ROLE, name)
         .env(OUTPUT, &output)
         .env("TRTALLOC_LOG", "debug")
@@ -168,7 +164,7 @@ macro_rules! cases {
     };
     (@place $module:ident $place:ident $($file:ident $name:ident $reasons:expr;)*) => {
         mod $module {
-            use crate::*;
+            use crate::bad_calls::*;
 
             $(#[test]
             fn $name() {

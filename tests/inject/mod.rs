@@ -4,13 +4,7 @@
 //! the allocator that it gets, on the simulated device. NVIDIA's own libraries run as far as they can without a GPU.
 //! The tables are part of docs/injection.md:
 //!
-//!     TRTALLOC_TEST_REQUIRE=all cargo test --test inject table
-
-#[macro_use]
-extern crate trial;
-
-#[path = "../common/mod.rs"]
-mod common;
+//!     TRTALLOC_TEST_REQUIRE=all cargo test --test programs inject::page
 
 mod cases;
 mod many;
@@ -20,10 +14,6 @@ mod page;
 mod processes;
 mod real;
 mod slots;
-mod standin;
+pub mod standin;
 
-use common::{headers, packages, table, wheel};
-
-fn main() -> std::process::ExitCode {
-    common::harness::main()
-}
+use crate::common::{headers, packages, table, wheel};

@@ -1,11 +1,5 @@
 //! The command, run as a user runs it: what it prints, and its exit status.
 
-#[macro_use]
-extern crate trial;
-
-#[path = "../common/mod.rs"]
-mod common;
-
 mod arguments;
 mod bench;
 mod compare;
@@ -18,11 +12,7 @@ mod serve;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use common::simcuda;
-
-fn main() -> std::process::ExitCode {
-    common::harness::main()
-}
+use crate::common::{self, simcuda};
 
 fn trtalloc(arguments: &[&str]) -> Output {
     command(arguments).output().unwrap()

@@ -39,10 +39,10 @@ pub fn mapped(machine: &Machine, size: u64) -> (u64, u64) {
     (address, handle)
 }
 
-/// Runs one test of this program again, alone and with `SIM_CHILD` set.
+/// Runs one test of this folder again, alone and with `SIM_CHILD` set.
 pub fn child(test: &str) -> Output {
     Command::new(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .args([&format!("sim::{test}"), "--exact", "--nocapture", "--test-threads=1"])
         .env("SIM_CHILD", "1")
         .output()
         .unwrap()

@@ -1,18 +1,14 @@
 //! `trtalloc ctl` and the control socket: what each command does, what a hostile client can do, and what stays of a
 //! process that ended.
 
-#[macro_use]
-extern crate trial;
-
-#[path = "../common/mod.rs"]
-mod common;
-
 mod commands;
 mod ends;
 mod hostile;
 mod metrics;
 mod pages;
 mod rights;
+
+use crate::common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -21,10 +17,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-
-fn main() -> std::process::ExitCode {
-    common::harness::main()
-}
 
 /// The library's descriptors in a program are at least this.
 const HIGH: i32 = 900;

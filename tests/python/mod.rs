@@ -2,18 +2,8 @@
 //! Runtime and CuPy over stand-ins for CUDA's libraries, with the simulated libcuda.so.1 below; and RMM, which is C++ but comes
 //! from there too.
 
-#[macro_use]
-extern crate trial;
-
-#[path = "../common/mod.rs"]
-mod common;
-
 mod bindings;
 mod environment;
 mod frameworks;
 mod package;
 mod rmm;
-
-fn main() -> std::process::ExitCode {
-    common::harness::main()
-}

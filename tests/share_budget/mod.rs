@@ -7,19 +7,5 @@
 //!
 //! The processes are this program again, with a task in `TRTALLOC_TEST_TASK` (`worker`).
 
-#[macro_use]
-extern crate trial;
-
-#[path = "../common/mod.rs"]
-mod common;
 mod processes;
-mod worker;
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    match std::env::var(worker::TASK) {
-        Ok(task) => worker::run(&task),
-        Err(_) => common::harness::main(),
-    }
-}
+pub mod worker;

@@ -1,18 +1,8 @@
 //! The default stream at the library's doors: who says "null", and which stream it means there. docs/c-cpp.md has the table.
 
-#[macro_use]
-extern crate trial;
-
-#[path = "../common/mod.rs"]
-mod common;
-
 use std::process::Command;
 
-use common::{cudasim, simcuda};
-
-fn main() -> std::process::ExitCode {
-    common::harness::main()
-}
+use crate::common::{self, cudasim, simcuda};
 
 /// The program over one driver, linked in both orders: a linker keeps the first of two functions of one name.
 fn headers_over(name: &str, driver: impl Fn(&mut Command)) {

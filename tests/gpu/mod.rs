@@ -2,22 +2,12 @@
 //! which `TRTALLOC_TEST_CUDASIM` names, and what it prints is compared with what is known of that driver. Its kernels are
 //! assembled by NVIDIA's assembler, where downloads are allowed.
 
-#[macro_use]
-extern crate trial;
-
-#[path = "../common/mod.rs"]
-mod common;
-
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output};
+use std::process::{Command, Output};
 
-use common::cudasim;
-
-fn main() -> ExitCode {
-    common::harness::main()
-}
+use crate::common::{self, cudasim};
 
 fn here() -> PathBuf {
     common::root().join("tests/gpu")
