@@ -7,7 +7,7 @@ use crate::history::Recorder;
 use crate::pool::counters::{Counters, Counts};
 use crate::pool::decay::Decay;
 use crate::pool::dedicated::DedicatedTable;
-use crate::pool::driver_calls::{DriverCalls, refused};
+use crate::pool::driver_calls::DriverCalls;
 use crate::pool::free_space::FreeSpace;
 use crate::pool::inspect::Marks;
 use crate::pool::memory::Memory;
@@ -217,7 +217,10 @@ impl Pool {
         options: &Options,
     ) -> Result<(u64, u64)> {
         if page == 0 {
-            return Err(refused("cuMemGetAllocationGranularity", Failure::Unsupported));
+            return Err(DriverError::refused(
+                "cuMemGetAllocationGranularity",
+                Failure::Unsupported,
+            ));
         }
         let mut size = room.next_multiple_of(page);
         let base = loop {

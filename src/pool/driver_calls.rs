@@ -246,11 +246,6 @@ pub fn is_of_no_context(error: &DriverError) -> bool {
     error.failure.is_dead() || error.failure == Failure::NoContext
 }
 
-/// An error of the pool's own where the driver was not called.
-pub fn refused(call: &'static str, failure: Failure) -> DriverError {
-    DriverError { call, code: 0, failure }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -262,9 +257,12 @@ mod tests {
         assert_eq!(is_same(Ok(Identity::Id(8)), seven), Some(false));
         assert_eq!(is_same(Ok(seven), Identity::Unidentified), None);
         assert_eq!(
-            is_same(Err(refused("cuCtxGetId", Failure::NoContext)), seven),
+            is_same(Err(DriverError::refused("cuCtxGetId", Failure::NoContext)), seven),
             Some(false)
         );
-        assert_eq!(is_same(Err(refused("cuCtxGetId", Failure::Other)), seven), None);
+        assert_eq!(
+            is_same(Err(DriverError::refused("cuCtxGetId", Failure::Other)), seven),
+            None
+        );
     }
 }

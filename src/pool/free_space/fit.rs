@@ -18,15 +18,7 @@ pub enum End {
     High,
 }
 
-/// Pieces smaller than this are taken from the end of a range.
-pub(in crate::pool::free_space) const SMALL: u64 = 1 << 20;
-
 impl FreeSpace {
-    /// Whether a piece of `size` bytes is taken from the end of a range.
-    pub fn is_small(size: u64) -> bool {
-        size < SMALL
-    }
-
     /// Takes `size` bytes at a multiple of `align` from `owner`'s best fitting range.
     pub fn take(&mut self, owner: Owner, size: u64, align: u64) -> Option<NodeId> {
         self.take_covered(owner, size, align, u64::MAX)

@@ -123,7 +123,7 @@ fn fill(lock: &mut impl Locked, plan: Plan, size: u64, goes_on: impl Fn() -> boo
                 }
             }
         }
-        _ => Err(crate::pool::driver_calls::refused("map", Failure::Other)),
+        _ => Err(crate::driver::DriverError::refused("map", Failure::Other)),
     };
     node.into_iter().for_each(|node| free_space.restore(node));
     handles

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::driver::{Context, DriverError, Failure, RelaxedMode, Result};
 use crate::pool::Pool;
-use crate::pool::driver_calls::{DriverCalls, Identity, is_of_no_context, is_same, refused};
+use crate::pool::driver_calls::{DriverCalls, Identity, is_of_no_context, is_same};
 use crate::pool::reclaim::{Home, Reclaimer};
 use crate::support::error;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -301,7 +301,7 @@ impl Reclaimer {
             return Ok(());
         }
         if primary {
-            return Err(pool.failed(refused("cuCtxGetId", Failure::ContextDead)));
+            return Err(pool.failed(DriverError::refused("cuCtxGetId", Failure::ContextDead)));
         }
         self.drop_context(&pool.calls, context);
         self.move_home(pool)
@@ -340,7 +340,7 @@ impl Reclaimer {
         let unidentified = |(_, identity): &(Context, Identity)| *identity == Identity::Unidentified;
         unanswered |= self.contexts.known.iter().any(unidentified);
         match unanswered {
-            true => Err(error::Error::Driver(refused(
+            true => Err(error::Error::Driver(DriverError::refused(
                 match pool.calls.has_ids() {
                     true => "cuCtxGetId",
                     false => "cuCtxPushCurrent",
