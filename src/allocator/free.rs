@@ -125,7 +125,7 @@ impl Allocator {
         stream: Option<Stream>,
     ) -> Result<()> {
         self.check_stream_is_known(stream)?;
-        let Ok(home) = block.claim(address) else {
+        let Ok(origin) = block.claim(address) else {
             return Err(freed_twice(address));
         };
         pool.untag_block(block);
@@ -143,13 +143,13 @@ impl Allocator {
             return Ok(());
         };
         // Without a driver, naming the stream does no harm either.
-        let elsewhere = home.filter(|home| *home != key);
+        let elsewhere = origin.filter(|origin| *origin != key);
         let other = stream.filter(|_| elsewhere.is_some() || !self.driver.knows_work());
-        if let Some(home) = elsewhere.filter(|_| Lifetimes::notes(block.size()))
-            && let Some((_, mut home)) = self.caches.lock_known(home)
+        if let Some(origin) = elsewhere.filter(|_| Lifetimes::notes(block.size()))
+            && let Some((_, mut origin)) = self.caches.lock_known(origin)
         {
             // It goes home once the work of the other stream has completed.
-            home.lifetimes.note(block.size(), u64::MAX);
+            origin.lifetimes.note(block.size(), u64::MAX);
         }
         if let Some(stream) = other.filter(|_| self.served_by(key, |of| of.device) != Some(pool.device)) {
             self.record_event(pool, key, stream);
@@ -157,10 +157,10 @@ impl Allocator {
         let (cache, mut inner) = self.lock_for_free(pool, key);
         if !inner.serves(pool.device) || !block.is_plain() {
             drop(inner);
-            pool.free(id, block, FreedOn::stream(key, home));
+            pool.free(id, block, FreedOn::stream(key, origin));
             return Ok(());
         }
-        block.become_free(State::Cached);
+        block.become_free(BlockState::Cached);
         pool.record_freed(Action::Freed, id, Some(key.stream));
         inner.take(pool, cache, id, block);
         let due = other.filter(|_| inner.is_event_due(pool));
@@ -257,6 +257,6 @@ impl Allocator {
     fn key_in(&self, stream: Option<Stream>, pool: &Pool) -> Option<Key> {
         let stream = stream.filter(|_| self.streams)?;
         let key = self.key(stream).ok()?;
-        Some(key.unwrap_or_else(|| Key::default_stream(stream, pool.home())))
+        Some(key.unwrap_or_else(|| Key::default_stream(stream, pool.own_context())))
     }
 }

@@ -216,9 +216,9 @@ impl Core {
     /// Takes the next idle cached memory out of the pool, to go back to the driver, while more than `keep` bytes and the
     /// reserve are held. Nothing is left if that is none.
     fn begin_leaving_cached(&mut self, keep: u64) -> Vec<Leaving> {
-        let most = self.beyond(keep);
+        let at_most = self.beyond(keep);
         let physical = &mut self.memory.physical;
-        let cached = physical.begin_leaving_cached(Quota::AtMost(physical.idle_cached().min(most)), BATCH);
+        let cached = physical.begin_leaving_cached(Quota::AtMost(physical.idle_cached().min(at_most)), BATCH);
         physical.take_idle_cached(cached.iter().map(Leaving::size).sum());
         cached
     }

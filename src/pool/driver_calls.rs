@@ -20,7 +20,7 @@ pub struct DriverCalls {
     /// [`Features::stream_ids`](crate::driver::Features::stream_ids).
     ids: bool,
     /// The context that owns what the driver's malloc returns.
-    home: AtomicUsize,
+    own_context: AtomicUsize,
     /// The driver's malloc returns pinned host memory.
     pinned: bool,
     budget: Option<Arc<SharedBudget>>,
@@ -35,7 +35,7 @@ impl DriverCalls {
             submitted: AtomicU64::new(0),
             nanoseconds: std::sync::atomic::AtomicU64::new(0),
             queries: AtomicU64::new(0),
-            home: AtomicUsize::new(0),
+            own_context: AtomicUsize::new(0),
             pinned,
             budget: None,
         }
@@ -119,13 +119,13 @@ impl DriverCalls {
     }
 
     /// Sets the context that owns what the driver's malloc returns from now on.
-    pub fn set_home(&self, context: Context) {
-        self.home.store(context.0, Ordering::Relaxed);
+    pub fn set_own_context(&self, context: Context) {
+        self.own_context.store(context.0, Ordering::Relaxed);
     }
 
-    /// Calls the driver's malloc in the pool's home context. Such memory is freed with the context that was current.
+    /// Calls the driver's malloc in the pool's own context. Such memory is freed with the context that was current.
     pub fn malloc(&self, size: u64) -> Result<u64> {
-        let _entered = self.enter(Context(self.home.load(Ordering::Relaxed)))?;
+        let _entered = self.enter(Context(self.own_context.load(Ordering::Relaxed)))?;
         self.submit(|driver| match self.pinned {
             true => driver.host_malloc(size),
             false => driver.malloc(size),

@@ -234,7 +234,7 @@ impl Pool {
         Ok(core)
     }
 
-    /// Makes driver calls possible: in the current context if it is of this device, otherwise in the pool's home
+    /// Makes driver calls possible: in the current context if it is of this device, otherwise in the pool's own
     /// context.
     fn enter<'p>(&'p self, contexts: &Contexts) -> Result<driver_calls::Entered<'p>> {
         let here = self
@@ -249,7 +249,7 @@ impl Pool {
         } else {
             None
         };
-        let context = current.unwrap_or(contexts.home.context);
+        let context = current.unwrap_or(contexts.own.context);
         self.calls.enter(context).map_err(|error| self.failed(error))
     }
 

@@ -24,7 +24,7 @@ pub use once_cell::race::OnceBox;
 pub use parking_lot::RwLock;
 #[cfg(any(test, loom))]
 pub use rule::breaking;
-pub use rule::{broken, unless_broken};
+pub use rule::{broken, holds, unless_broken};
 #[cfg(not(loom))]
 pub use std::{cell::UnsafeCell, hint, sync::atomic, thread};
 /// A map whose order is the same in every run, so that a run on one thread repeats exactly.

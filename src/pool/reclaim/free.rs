@@ -35,11 +35,11 @@ pub enum FreedOn {
 }
 
 impl FreedOn {
-    /// A free on the stream of `key` of a block whose home has the key `home`.
-    pub fn stream(key: Key, home: Option<Key>) -> FreedOn {
+    /// A free on the stream of `key` of a block whose origin has the key `origin`.
+    pub fn stream(key: Key, origin: Option<Key>) -> FreedOn {
         FreedOn::Stream {
             key,
-            is_own: home == Some(key),
+            is_own: origin == Some(key),
         }
     }
 

@@ -1,6 +1,9 @@
 //! The stream that frees a block ends in every way, on each version of the driver: whoever asks then gets the block only once
 //! the work on it is complete, and everything comes back.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use super::{Bench, MIB, RESIZABLE};
 use crate::allocator::Request;
 use crate::driver::Stream;
@@ -226,7 +229,7 @@ impl Scene {
     }
 
     /// Launches a kernel that uses the block until it is released, where the case says.
-    fn launch(&self) -> u64 {
+    fn launch(&self) -> Kernel {
         let (at, owner) = match self.case.own {
             true => (self.context, self.stream),
             false => (self.primary, self.other),
@@ -244,7 +247,7 @@ impl Scene {
         if worker == self.other {
             self.order(self.primary, self.other, self.stream);
         }
-        kernel
+        Kernel(self.bench.machine.clone(), kernel)
     }
 
     fn free(&self) {
@@ -272,13 +275,12 @@ impl Scene {
         match self.case.end {
             End::ContextBack => {
                 // A synchronization of the pool's may still have the context current.
-                let back = |context: usize| {
-                    (0..8).any(|_| {
-                        std::thread::sleep(std::time::Duration::from_micros(100));
-                        self.make_context() == context
-                    })
-                };
-                assert!(back(self.context), "the handle comes back");
+                let context = self.context;
+                let back = (0..12).any(|tries| {
+                    std::thread::sleep(Duration::from_micros(100 << tries));
+                    self.make_context() == context
+                });
+                assert!(back, "the handle comes back");
             }
             End::BackElsewhere => self.context = self.elsewhere,
             _ => {}
@@ -291,7 +293,7 @@ impl Scene {
 
     /// What asks while the work goes on, each in its context: without a stream, on a stream of the primary context, and on what
     /// has the stream's handle.
-    fn asks(&self, kernel: u64) {
+    fn asks(&self) {
         let latest =
             (self.case.end.is_back() || self.case.end == End::None).then_some((self.context, Some(self.stream)));
         let fresh = self.bench.stream();
@@ -310,7 +312,6 @@ impl Scene {
                 assert_eq!(self.bench.wrong(), Vec::<String>::new(), "asked on {stream:x?}");
             }
         }
-        assert!(self.bench.machine.release_persistent(kernel));
     }
 }
 
@@ -325,6 +326,15 @@ impl Bench {
         })?;
         self.machine.checker().hand_out(block, SIZE, stream);
         Ok(block)
+    }
+}
+
+/// Releases a kernel where the test has failed, so that nothing waits for it.
+struct Kernel(Arc<Machine>, u64);
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        self.0.release_persistent(self.1);
     }
 }
 
@@ -346,7 +356,8 @@ fn run(case: Case) {
         }
         kernel
     };
-    scene.asks(kernel);
+    scene.asks();
+    drop(kernel);
     scene.bench.finish_of(&format!("{case:?}"));
 }
 

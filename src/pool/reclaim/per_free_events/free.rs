@@ -92,7 +92,7 @@ impl Pool {
             resizes,
         };
         self.count_free(&mut memory.counts, bytes);
-        block.home.take().inspect(|home| self.caches.end_use(*home));
+        block.origin.take().inspect(|origin| self.caches.end_use(*origin));
         self.record_dedicated_free(&block, Some(stream));
         reclaimer.wait_for_event_of_range(key, (context, event), Freed::Dedicated(block), memory);
         true
@@ -132,8 +132,8 @@ impl Reclaimer {
             return None;
         }
         let record = |event| pool.calls.submit(|driver| driver.event_record(event, stream));
-        let spare = self.pending.unused_event(context);
-        if let Some(event) = spare.filter(|event| record(*event).is_ok()) {
+        let used = self.pending.unused_event(context);
+        if let Some(event) = used.filter(|event| record(*event).is_ok()) {
             return Some((context, event));
         }
         let fresh = self.pending.new_event(&pool.calls, context);
@@ -144,7 +144,7 @@ impl Reclaimer {
         if let Ok(event) = fresh {
             let _ = pool.calls.submit(|driver| driver.event_destroy(event));
         }
-        if let Some(event) = spare {
+        if let Some(event) = used {
             self.pending.keep_event(context, event);
         }
         None
