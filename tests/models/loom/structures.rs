@@ -6,7 +6,7 @@ use crate::world::{caught, explore, spawn};
 use trtalloc::driver::Stream;
 use trtalloc::pool::dedicated::DedicatedTable;
 use trtalloc::pool::index::Index;
-use trtalloc::pool::stream_cache::block::{Blocks, BlockState};
+use trtalloc::pool::stream_cache::block::{BlockState, Blocks};
 use trtalloc::pool::stream_cache::{Key, StreamCaches};
 use trtalloc::pool::{DedicatedMemory, Lock};
 
