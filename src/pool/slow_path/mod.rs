@@ -15,7 +15,7 @@ use crate::pool::free_space::{Cut, FreeSpace, NodeId};
 use crate::pool::give_back::Others;
 use crate::pool::physical::Ahead;
 use crate::pool::reclaim::pending::Asks;
-use crate::pool::reclaim::per_free_events::From;
+use crate::pool::reclaim::per_free_events::Scope;
 use crate::pool::reclaim::wait::Wait;
 use crate::pool::stream_cache::block::Blocks;
 use crate::pool::{Core, Pool, StreamView, Want};
@@ -187,7 +187,7 @@ impl SlowPath<'_, '_> {
     fn find(&mut self) -> Result<NodeId> {
         self.record_due_event();
         self.cover_early();
-        if let Some(id) = self.take_behind_event(From::Exact) {
+        if let Some(id) = self.take_behind_event(Scope::Exact) {
             return Ok(id);
         }
         if let Some(id) = self.take_fit(Cut::Fair) {

@@ -8,7 +8,7 @@ use crate::pool::free_space::{COMMON, Cut, End, FreeSpace, NodeId, Owner};
 use crate::pool::give_back::give_cached_back;
 use crate::pool::physical::{Ahead, Grown, Locked, PhysicalMemory, Quota, Sources};
 use crate::pool::reclaim::free::FreedOn;
-use crate::pool::reclaim::per_free_events::From;
+use crate::pool::reclaim::per_free_events::Scope;
 use crate::pool::stream_cache::Inner;
 use crate::pool::stream_cache::block::Blocks;
 use crate::pool::{Core, Memory, Pool, memory};
@@ -402,12 +402,12 @@ impl SlowPath<'_, '_> {
 
     /// For a stream without an id: takes what was freed behind an event.
     #[inline]
-    pub(super) fn take_behind_event(&mut self, from: From) -> Option<NodeId> {
+    pub(super) fn take_behind_event(&mut self, scope: Scope) -> Option<NodeId> {
         let Requester::PerFreeEvents(view) = self.requester else {
             return None;
         };
         let Core { memory, reclaimer, .. } = &mut **self.core;
-        reclaimer.take_behind_free(self.pool, memory, self.want, view, from)
+        reclaimer.take_behind_free(self.pool, memory, self.want, view, scope)
     }
 
     /// For a stream without an id: takes several ranges together, each behind its event.

@@ -17,7 +17,7 @@ use crate::support::error::Result;
 mod free;
 mod take;
 
-pub(in crate::pool) use take::From;
+pub(in crate::pool) use take::Scope;
 
 /// The most frees that wait at once; further ones are treated as if they were made without a stream. Some Ascend
 /// devices have 1023 events in all, and recording one more waits until one has completed.
