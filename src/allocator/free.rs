@@ -137,7 +137,7 @@ impl Allocator {
         }
         let Some(key) = self.key_in(stream, pool) else {
             match self.per_free_key(stream) {
-                Some((stream, key)) => pool.free_with_event(id, block, stream, key),
+                Some((stream, key)) => pool.free(id, block, FreedOn::Unidentified { key, stream }),
                 None => pool.free(id, block, FreedOn::without_cache(stream)),
             }
             return Ok(());
@@ -197,7 +197,7 @@ impl Allocator {
     #[cold]
     fn free_dedicated_block(&self, address: u64, stream: Option<Stream>) -> Result<()> {
         let take = |pool: &Pool| match self.per_free_key(stream) {
-            Some((stream, key)) => pool.free_dedicated_with_event(address, stream, key),
+            Some((stream, key)) => pool.free_dedicated(address, FreedOn::Unidentified { key, stream }),
             None => {
                 let freed_on = match self.key_in(stream, pool) {
                     Some(key) => {

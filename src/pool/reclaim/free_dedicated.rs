@@ -48,7 +48,7 @@ impl Pool {
             requested: 0,
             resizes,
         };
-        self.record_dedicated_free(&block, freed_on.key().map(|key| key.stream));
+        self.record_dedicated_free(&block, freed_on.stream_named());
         if self.is_dead() {
             return self.count_free_in_dead_pool(bytes);
         }
