@@ -52,9 +52,17 @@ pub fn documents() -> Vec<PathBuf> {
         common::root().join("CONTRIBUTING.md"),
         common::root().join("python/README.md"),
     ];
-    let pages = std::fs::read_dir(common::root().join("docs")).unwrap().flatten();
-    let is_page = |path: &PathBuf| path.extension().is_some_and(|end| end == "md");
-    all.extend(pages.map(|entry| entry.path()).filter(is_page));
+    let mut folders = vec![common::root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            // What was measured has the commands of its time.
+            if path.is_dir() && !path.ends_with("measurements") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "md") {
+                all.push(path);
+            }
+        }
+    }
     all.sort();
     all
 }
