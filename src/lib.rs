@@ -51,7 +51,7 @@
 //! | [`ffi`] | the interfaces for TensorRT and for C, and injection |
 //! | [`driver`] | the [`Driver`](driver::Driver) trait, and its drivers for CUDA, AscendCL, the simulated device, and none |
 //! | [`trace`] | traces of allocations, to be replayed and measured |
-//! | [`pool`] | one device's memory: the design is in `docs/ARCHITECTURE.md` |
+//! | [`pool`] | one device's memory: the design is in `docs/ARCHITECTURE.md` and `docs/internals` |
 //! | [`support`] | what several modules share |
 //!
 //! The C functions are documented in `include/trtalloc/trtalloc.h`.

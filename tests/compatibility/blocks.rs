@@ -55,8 +55,7 @@ pub fn documents() -> Vec<PathBuf> {
     let mut folders = vec![common::root().join("docs")];
     while let Some(folder) = folders.pop() {
         for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-            // What was measured has the commands of its time.
-            if path.is_dir() && !path.ends_with("measurements") {
+            if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|end| end == "md") {
                 all.push(path);
