@@ -4,7 +4,7 @@
 //! reference for programs in Rust. They need these types:
 //!
 //! * [`Allocator`](allocator::Allocator) allocates, resizes and frees blocks. It has one pool for each device, and any
-//!   thread may use it. Its options are those of the README, as text or as a [`Config`](config::Config).
+//!   thread may use it. Its options are those of docs/options.md, as text or as a [`Config`](config::Config).
 //! * [`Request`](allocator::Request) describes an allocation: size, alignment, flags, stream and device.
 //! * [`ExportedAllocator`](ffi::ExportedAllocator) exports an allocator to TensorRT, as an `nvinfer1::IGpuAllocator*`, and
 //!   to C.
@@ -80,7 +80,7 @@ pub mod trace;
 
 pub use support::{config, error, log, stats, tags};
 
-/// Compiles and runs the README's Rust code with the documentation tests.
+/// Compiles and runs the Rust code of docs/rust.md with the documentation tests.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-pub struct Readme;
+#[doc = include_str!("../docs/rust.md")]
+pub struct Guide;

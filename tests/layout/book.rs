@@ -11,6 +11,9 @@ const PARTS: [&str; 6] = ["Start", "Guide", "Operate", "Reference", "Internals",
 /// How many links lead from the README to any page of the book, at most.
 const CLICKS: usize = 3;
 
+/// The README has at most so many bytes.
+const README: usize = 7 * 1024;
+
 /// Paragraphs of fewer words may occur on several pages.
 const SHORT: usize = 20;
 
@@ -217,6 +220,12 @@ fn every_page_is_a_few_links_from_the_readme() {
             page.display()
         );
     }
+}
+
+#[test]
+fn the_readme_is_short() {
+    let bytes = read(Path::new("README.md")).len();
+    assert!(bytes <= README, "{bytes} bytes");
 }
 
 #[test]
