@@ -143,5 +143,5 @@ fn documents_name_options_that_exist() {
             }
         }
     }
-    assert!(checked > 30, "{checked}");
+    assert!(checked > 20, "{checked}");
 }
