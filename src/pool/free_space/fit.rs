@@ -6,7 +6,7 @@ use super::{COMMON, Cut, FreeSpace, Node, NodeId, NodeState, Owner, OwnerSpace, 
 const LOOKS: usize = 8;
 
 /// A stream takes blocks of this size or more from the outermost range that fits, and smaller ones from the best fit
-/// (docs/measurements).
+/// (docs/decisions/0001-stream-arenas.md).
 pub const APART: u64 = 32 << 20;
 
 /// An end of an arena.
