@@ -1,5 +1,5 @@
-//! The stream that frees a block ends in every way, on each version of the driver: whoever asks then gets the block only once
-//! the work on it is complete, and everything comes back.
+//! The stream that frees a block ends in every way, on each version of the driver. A request gets the block only once the work
+//! on it is complete, and everything comes back.
 
 use std::sync::Arc;
 use std::time::Duration;
