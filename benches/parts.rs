@@ -8,7 +8,7 @@ use common::Rig;
 use criterion::{Criterion, criterion_group, criterion_main};
 use trtalloc::driver::{Driver, Stream};
 use trtalloc::pool::index::Index;
-use trtalloc::pool::stream_cache::block::{Blocks, State};
+use trtalloc::pool::stream_cache::block::{BlockState, Blocks};
 use trtalloc::pool::stream_cache::classes::Classes;
 use trtalloc::pool::stream_cache::{Key, StreamCaches};
 use trtalloc::support::process;
@@ -54,7 +54,7 @@ fn parts(criterion: &mut Criterion) {
     group.bench_function("block claimed and handed out", |bencher| {
         bencher.iter(|| {
             block.hand_out(Some(cache));
-            black_box(block).claim_at_home(cache, 0, State::Cached)
+            black_box(block).claim_at_origin(cache, 0, BlockState::Cached)
         });
     });
     let mut classes = Classes::default();

@@ -4,7 +4,7 @@
 //! reference for programs in Rust. They need these types:
 //!
 //! * [`Allocator`](allocator::Allocator) allocates, resizes and frees blocks. It has one pool for each device, and any
-//!   thread may use it. Its options are those of the README, as text or as a [`Config`](config::Config).
+//!   thread may use it. Its options are those of docs/options.md, as text or as a [`Config`](config::Config).
 //! * [`Request`](allocator::Request) describes an allocation: size, alignment, flags, stream and device.
 //! * [`ExportedAllocator`](ffi::ExportedAllocator) exports an allocator to TensorRT, as an `nvinfer1::IGpuAllocator*`, and
 //!   to C.
@@ -51,7 +51,7 @@
 //! | [`ffi`] | the interfaces for TensorRT and for C, and injection |
 //! | [`driver`] | the [`Driver`](driver::Driver) trait, and its drivers for CUDA, AscendCL, the simulated device, and none |
 //! | [`trace`] | traces of allocations, to be replayed and measured |
-//! | [`pool`] | one device's memory: the design is in `docs/ARCHITECTURE.md` |
+//! | [`pool`] | one device's memory: the design is in `docs/ARCHITECTURE.md` and `docs/internals` |
 //! | [`support`] | what several modules share |
 //!
 //! The C functions are documented in `include/trtalloc/trtalloc.h`.
@@ -80,7 +80,7 @@ pub mod trace;
 
 pub use support::{config, error, log, stats, tags};
 
-/// Compiles and runs the README's Rust code with the documentation tests.
+/// Compiles and runs the Rust code of docs/rust.md with the documentation tests.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-pub struct Readme;
+#[doc = include_str!("../docs/rust.md")]
+pub struct Guide;

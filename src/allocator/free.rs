@@ -125,7 +125,7 @@ impl Allocator {
         stream: Option<Stream>,
     ) -> Result<()> {
         self.check_stream_is_known(stream)?;
-        let Ok(home) = block.claim(address) else {
+        let Ok(origin) = block.claim(address) else {
             return Err(freed_twice(address));
         };
         pool.untag_block(block);
@@ -137,19 +137,19 @@ impl Allocator {
         }
         let Some(key) = self.key_in(stream, pool) else {
             match self.per_free_key(stream) {
-                Some((stream, key)) => pool.free_with_event(id, block, stream, key),
+                Some((stream, key)) => pool.free(id, block, FreedOn::Unidentified { key, stream }),
                 None => pool.free(id, block, FreedOn::without_cache(stream)),
             }
             return Ok(());
         };
         // Without a driver, naming the stream does no harm either.
-        let elsewhere = home.filter(|home| *home != key);
+        let elsewhere = origin.filter(|origin| *origin != key);
         let other = stream.filter(|_| elsewhere.is_some() || !self.driver.knows_work());
-        if let Some(home) = elsewhere.filter(|_| Lifetimes::notes(block.size()))
-            && let Some((_, mut home)) = self.caches.lock_known(home)
+        if let Some(origin) = elsewhere.filter(|_| Lifetimes::notes(block.size()))
+            && let Some((_, mut origin)) = self.caches.lock_known(origin)
         {
             // It goes home once the work of the other stream has completed.
-            home.lifetimes.note(block.size(), u64::MAX);
+            origin.lifetimes.note(block.size(), u64::MAX);
         }
         if let Some(stream) = other.filter(|_| self.served_by(key, |of| of.device) != Some(pool.device)) {
             self.record_event(pool, key, stream);
@@ -157,10 +157,10 @@ impl Allocator {
         let (cache, mut inner) = self.lock_for_free(pool, key);
         if !inner.serves(pool.device) || !block.is_plain() {
             drop(inner);
-            pool.free(id, block, FreedOn::stream(key, home));
+            pool.free(id, block, FreedOn::stream(key, origin));
             return Ok(());
         }
-        block.become_free(State::Cached);
+        block.become_free(BlockState::Cached);
         pool.record_freed(Action::Freed, id, Some(key.stream));
         inner.take(pool, cache, id, block);
         let due = other.filter(|_| inner.is_event_due(pool));
@@ -197,7 +197,7 @@ impl Allocator {
     #[cold]
     fn free_dedicated_block(&self, address: u64, stream: Option<Stream>) -> Result<()> {
         let take = |pool: &Pool| match self.per_free_key(stream) {
-            Some((stream, key)) => pool.free_dedicated_with_event(address, stream, key),
+            Some((stream, key)) => pool.free_dedicated(address, FreedOn::Unidentified { key, stream }),
             None => {
                 let freed_on = match self.key_in(stream, pool) {
                     Some(key) => {
@@ -257,6 +257,6 @@ impl Allocator {
     fn key_in(&self, stream: Option<Stream>, pool: &Pool) -> Option<Key> {
         let stream = stream.filter(|_| self.streams)?;
         let key = self.key(stream).ok()?;
-        Some(key.unwrap_or_else(|| Key::default_stream(stream, pool.home())))
+        Some(key.unwrap_or_else(|| Key::default_stream(stream, pool.own_context())))
     }
 }

@@ -8,7 +8,7 @@ use crate::driver::{self, Capture, Driver, HandleKind, Stream};
 use crate::history::Recorder;
 use crate::pool::free_space::NodeId;
 use crate::pool::rounding::RoundingRule;
-use crate::pool::stream_cache::block::{Block, State};
+use crate::pool::stream_cache::block::{Block, BlockState};
 use crate::pool::stream_cache::lock::Guard;
 use crate::pool::stream_cache::{Inner, Key, ServedStream, StreamCache, StreamCaches};
 use crate::pool::{MAX_ALIGNMENT, MemorySource, Options, Pool, StreamView, Want};
@@ -18,7 +18,7 @@ use crate::support::process;
 use crate::support::stats::Stats;
 use crate::support::tags::{self, Tag};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, OnceBox, broken};
+use crate::sync::{Mutex, OnceBox, holds};
 
 #[cfg(not(loom))]
 mod closing;
@@ -208,7 +208,7 @@ impl Allocator {
         if self.plain && request.flags & RESIZABLE == 0 && capture == Capture::None {
             let (cache, mut inner) = self.caches.lock_for_hit(key);
             inner.queries += if self.config.streams_trusted { 0 } else { 2 };
-            let same = |known| known == id || broken("a hit compares the stream's id");
+            let same = |known| holds("a hit compares the stream's id", known == id);
             if let Some(served) = inner.served().filter(|served| same(served.id))
                 && request.device.is_none_or(|device| device == served.device)
             {

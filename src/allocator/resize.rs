@@ -80,7 +80,7 @@ impl Allocator {
         }
         loop {
             match block.claim_for_resize(address) {
-                Ok(home) => return pool.resize_by_copying(id, block, home, want),
+                Ok(origin) => return pool.resize_by_copying(id, block, origin, want),
                 Err(_) if block.is_resizing() => {}
                 Err(_) => return Err(Error::InvalidArgument(format!("{address:#x} was freed"))),
             }

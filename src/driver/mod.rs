@@ -113,6 +113,13 @@ pub struct DriverError {
     pub failure: Failure,
 }
 
+impl DriverError {
+    /// A refusal without a call.
+    pub const fn refused(call: &'static str, failure: Failure) -> DriverError {
+        DriverError { call, code: 0, failure }
+    }
+}
+
 impl std::fmt::Display for DriverError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.failure {

@@ -16,7 +16,6 @@ use crate::driver::{
     Capture, CaptureInfo, CaptureMode, Context, DeviceInfo, Driver, DriverError, Event, Failure, Features, Graph,
     Handle, HandleKind, Result, RunningCaptures, Stream, Tools, UserObjectDestructor,
 };
-use crate::pool::driver_calls::refused;
 use crate::support::shared_budget::{Held, SharedBudget};
 
 /// The call that an error of the budget names.
@@ -80,7 +79,7 @@ impl BudgetedDriver {
         let locked = self.budget.lock(size);
         let held = locked.map_err(|refusal| {
             tracing::debug!(budget = %self.budget.option(), ?refusal, size, "no memory within share_budget");
-            refused(CALL, Failure::OutOfMemory)
+            DriverError::refused(CALL, Failure::OutOfMemory)
         })?;
         match call() {
             Ok(obtained) => Ok((obtained, held)),

@@ -7,13 +7,13 @@ use crate::history::Recorder;
 use crate::pool::counters::{Counters, Counts};
 use crate::pool::decay::Decay;
 use crate::pool::dedicated::DedicatedTable;
-use crate::pool::driver_calls::{DriverCalls, refused};
+use crate::pool::driver_calls::DriverCalls;
 use crate::pool::free_space::FreeSpace;
 use crate::pool::inspect::Marks;
 use crate::pool::memory::Memory;
 use crate::pool::physical::PhysicalMemory;
 use crate::pool::physical::address_space::AddressSpace;
-use crate::pool::reclaim::{Contexts, Home, Reclaimer};
+use crate::pool::reclaim::{Contexts, OwnContext, Reclaimer};
 use crate::pool::slow_path::growth_allowance::GrowthAllowance;
 use crate::pool::slow_path::rise::Rise;
 use crate::pool::stream_cache::StreamCaches;
@@ -57,29 +57,29 @@ impl Pool {
         });
         let info = calls.query(|driver| driver.device_info(device))?;
         let devices = calls.query(|driver| driver.device_count())?;
-        let mut home = Home::find(&calls, device)?;
+        let mut own = OwnContext::find(&calls, device)?;
         let granule = options.rule.start.max(64);
         let mut access = vec![device];
-        let entered = calls.enter(home.context).map_err(Error::Driver);
+        let entered = calls.enter(own.context).map_err(Error::Driver);
         let space = entered
             .and_then(|_entered| Self::address_range(&calls, &mut access, memory, &info, granule, &options))
-            .inspect_err(|_| home.release(&calls, device));
+            .inspect_err(|_| own.release(&calls, device));
         let (space, page) = space?;
         // Memory of the driver's malloc is freed with its context, and the pool can keep only the primary context
         // alive.
         let mallocs = options.passthrough || space.base().is_none();
-        if mallocs && !home.primary && matches!(memory, MemorySource::Driver(_)) {
-            home = Home::primary(&calls, device).inspect_err(|_| {
+        if mallocs && !own.primary && matches!(memory, MemorySource::Driver(_)) {
+            own = OwnContext::primary(&calls, device).inspect_err(|_| {
                 if let Some(base) = space.base() {
                     let _ = twice(|| calls.submit(|driver| driver.unreserve(base, space.size)));
                 }
             })?;
         }
-        calls.set_home(home.context);
+        calls.set_own_context(own.context);
         if mallocs && matches!(memory, MemorySource::Driver(_)) && !options.pinned {
             warn_of_malloc(device, &options);
         }
-        let reach = match memory {
+        let devices = match memory {
             // What it is, and who else can use it, is not known.
             MemorySource::External(..) => vec![device],
             _ if options.pinned => (0..devices as i32).collect(),
@@ -128,7 +128,7 @@ impl Pool {
                 physical,
                 counts: Counts::default(),
             },
-            reclaimer: Reclaimer::new(Contexts::new(home, reach, forgotten.clone())),
+            reclaimer: Reclaimer::new(Contexts::new(own, devices, forgotten.clone())),
             allowance: GrowthAllowance::default(),
             decay: Decay::default(),
             rise: Rise::default(),
@@ -217,7 +217,10 @@ impl Pool {
         options: &Options,
     ) -> Result<(u64, u64)> {
         if page == 0 {
-            return Err(refused("cuMemGetAllocationGranularity", Failure::Unsupported));
+            return Err(DriverError::refused(
+                "cuMemGetAllocationGranularity",
+                Failure::Unsupported,
+            ));
         }
         let mut size = room.next_multiple_of(page);
         let base = loop {

@@ -10,7 +10,7 @@ use crate::pool::{Core, Pool};
 use crate::support::error::Result;
 use crate::support::process;
 use crate::sync::atomic::Ordering;
-use crate::sync::broken;
+use crate::sync::{broken, holds};
 
 impl Pool {
     /// Returns memory to the driver until at most `keep` bytes are reserved. It waits for pending memory, at most as
@@ -129,7 +129,12 @@ impl Pool {
     /// dedicated allocation counts as in use only after the call that made it has released the lock, but is in the
     /// table before.
     fn is_unused(&self, _core: &Core) -> bool {
-        let dedicated = || broken("a close checks dedicated allocations") || self.dedicated.all().next().is_none();
+        let dedicated = || {
+            holds(
+                "a close checks dedicated allocations",
+                self.dedicated.all().next().is_none(),
+            )
+        };
         self.in_use() == 0 && dedicated()
     }
 
@@ -206,7 +211,7 @@ impl Pool {
             }
             self.addresses.gone();
             drop(entered);
-            core.reclaimer.contexts.home.release(&self.calls, self.device);
+            core.reclaimer.contexts.own.release(&self.calls, self.device);
         }
         drop(core);
         if let Some(budget) = self.shared_budget() {

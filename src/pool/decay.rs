@@ -15,7 +15,7 @@ use crate::pool::decide::Trigger;
 use crate::pool::free_space::{self, COMMON, FreeRange, OwnerSet};
 use crate::pool::give_back::{BATCH, SLICE, give_way, without_lock};
 use crate::pool::physical::{Candidates, Leaving, Locked, Quota};
-use crate::pool::{Core, Pool};
+use crate::pool::{Core, Pool, StartTimer};
 use crate::support::config::ReleaseThreshold;
 use crate::support::error::Result;
 use crate::support::sort;
@@ -24,9 +24,6 @@ use crate::sync::atomic::Ordering;
 
 /// How many windows make up `decay_ms`.
 pub const WINDOWS: u64 = free_space::WINDOWS as u64;
-
-/// Arranges for [`Pool::decay`] to be called from now on; false where that is not possible.
-pub type StartDecay = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// What a pool remembers from one window to the next.
 #[derive(Default)]
@@ -38,7 +35,7 @@ pub(in crate::pool) struct Decay {
 impl Pool {
     /// How idle memory begins to be looked for, once there is memory. Without it, it is looked for only where the caller
     /// calls [`Pool::decay`].
-    pub fn on_memory(&self, start: StartDecay) {
+    pub fn on_memory(&self, start: StartTimer) {
         let _ = self.start_decay.set(start);
     }
 
@@ -219,9 +216,9 @@ impl Core {
     /// Takes the next idle cached memory out of the pool, to go back to the driver, while more than `keep` bytes and the
     /// reserve are held. Nothing is left if that is none.
     fn begin_leaving_cached(&mut self, keep: u64) -> Vec<Leaving> {
-        let most = self.beyond(keep);
+        let at_most = self.beyond(keep);
         let physical = &mut self.memory.physical;
-        let cached = physical.begin_leaving_cached(Quota::AtMost(physical.idle_cached().min(most)), BATCH);
+        let cached = physical.begin_leaving_cached(Quota::AtMost(physical.idle_cached().min(at_most)), BATCH);
         physical.take_idle_cached(cached.iter().map(Leaving::size).sum());
         cached
     }

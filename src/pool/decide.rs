@@ -12,8 +12,8 @@
 const SHORT_PART: u64 = 256;
 
 /// Before a pool grows, it is worth context events once it is this much and this part of reserved memory.
-const MUCH: u64 = 32 << 20;
-const MUCH_PART: u64 = 16;
+const WORTHWHILE: u64 = 32 << 20;
+const WORTHWHILE_PART: u64 = 16;
 
 /// As many filed blocks count as a shortage: a pool has a number of blocks that is limited, and each takes host memory.
 const MAX_FILED_BLOCKS: usize = 1 << 22;
@@ -119,26 +119,26 @@ pub enum Covers {
 /// Whether context events are recorded now.
 pub fn of_contexts(trigger: Trigger, facts: &Facts<'_>) -> Covers {
     let harmless = facts.context_events && !facts.capture_known;
-    let much = (facts.reserved / MUCH_PART).max(MUCH);
+    let worthwhile = (facts.reserved / WORTHWHILE_PART).max(WORTHWHILE);
     let filed = |due| if due { Covers::Filed } else { Covers::Nothing };
     let all = |due| if due { Covers::All } else { Covers::Nothing };
     match trigger {
         Trigger::Miss => {
             let part = (facts.reserved / SHORT_PART).max(facts.page);
             let is_worth = facts.filed > 0 && facts.filed >= part;
-            filed(is_worth && (facts.filed >= much && harmless || facts.context_events && (facts.is_short)()))
+            filed(is_worth && (facts.filed >= worthwhile && harmless || facts.context_events && (facts.is_short)()))
         }
         Trigger::Growth { left } => {
-            let is_much = harmless && facts.filed + left >= much;
+            let is_worthwhile = harmless && facts.filed + left >= worthwhile;
             // Pinned memory counts as short: it is not worth more of it.
             let short = || facts.pinned || (facts.is_short)() || facts.filed_blocks >= MAX_FILED_BLOCKS;
-            match left > 0 && is_much {
+            match left > 0 && is_worthwhile {
                 true => Covers::All,
-                false => filed(facts.filed > 0 && facts.context_events && (is_much || short())),
+                false => filed(facts.filed > 0 && facts.context_events && (is_worthwhile || short())),
             }
         }
         Trigger::Share { of_streams } => {
-            all(!facts.capture_known && facts.filed + of_streams >= much || (facts.is_short)())
+            all(!facts.capture_known && facts.filed + of_streams >= worthwhile || (facts.is_short)())
         }
         // The block grows to the limit before a capture ends.
         Trigger::Range { .. } if facts.capture_known && !(facts.is_short)() => Covers::Nothing,

@@ -20,7 +20,7 @@ pub struct DriverCalls {
     /// [`Features::stream_ids`](crate::driver::Features::stream_ids).
     ids: bool,
     /// The context that owns what the driver's malloc returns.
-    home: AtomicUsize,
+    own_context: AtomicUsize,
     /// The driver's malloc returns pinned host memory.
     pinned: bool,
     budget: Option<Arc<SharedBudget>>,
@@ -35,7 +35,7 @@ impl DriverCalls {
             submitted: AtomicU64::new(0),
             nanoseconds: std::sync::atomic::AtomicU64::new(0),
             queries: AtomicU64::new(0),
-            home: AtomicUsize::new(0),
+            own_context: AtomicUsize::new(0),
             pinned,
             budget: None,
         }
@@ -119,13 +119,13 @@ impl DriverCalls {
     }
 
     /// Sets the context that owns what the driver's malloc returns from now on.
-    pub fn set_home(&self, context: Context) {
-        self.home.store(context.0, Ordering::Relaxed);
+    pub fn set_own_context(&self, context: Context) {
+        self.own_context.store(context.0, Ordering::Relaxed);
     }
 
-    /// Calls the driver's malloc in the pool's home context. Such memory is freed with the context that was current.
+    /// Calls the driver's malloc in the pool's own context. Such memory is freed with the context that was current.
     pub fn malloc(&self, size: u64) -> Result<u64> {
-        let _entered = self.enter(Context(self.home.load(Ordering::Relaxed)))?;
+        let _entered = self.enter(Context(self.own_context.load(Ordering::Relaxed)))?;
         self.submit(|driver| match self.pinned {
             true => driver.host_malloc(size),
             false => driver.malloc(size),
@@ -246,11 +246,6 @@ pub fn is_of_no_context(error: &DriverError) -> bool {
     error.failure.is_dead() || error.failure == Failure::NoContext
 }
 
-/// An error of the pool's own where the driver was not called.
-pub fn refused(call: &'static str, failure: Failure) -> DriverError {
-    DriverError { call, code: 0, failure }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -262,9 +257,12 @@ mod tests {
         assert_eq!(is_same(Ok(Identity::Id(8)), seven), Some(false));
         assert_eq!(is_same(Ok(seven), Identity::Unidentified), None);
         assert_eq!(
-            is_same(Err(refused("cuCtxGetId", Failure::NoContext)), seven),
+            is_same(Err(DriverError::refused("cuCtxGetId", Failure::NoContext)), seven),
             Some(false)
         );
-        assert_eq!(is_same(Err(refused("cuCtxGetId", Failure::Other)), seven), None);
+        assert_eq!(
+            is_same(Err(DriverError::refused("cuCtxGetId", Failure::Other)), seven),
+            None
+        );
     }
 }

@@ -80,7 +80,7 @@ use stream_cache::peak::InUse;
 use stream_cache::{Key, StreamCaches};
 
 pub use build::MemorySource;
-pub use decay::{StartDecay, WINDOWS};
+pub use decay::WINDOWS;
 pub use inspect::Inspection;
 pub use options::Options;
 pub use reclaim::free::FreedOn;
@@ -101,6 +101,9 @@ struct Core {
     /// All memory was returned to the driver.
     closed: bool,
 }
+
+/// Arranges for a function to be called at regular times from now on; false where that is not possible.
+pub type StartTimer = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// All memory of one allocator on one device.
 pub struct Pool {
@@ -131,11 +134,11 @@ pub struct Pool {
     /// Whether idle memory is looked for at regular times: see [`Pool::decay`].
     decaying: AtomicBool,
     /// Starts that.
-    start_decay: OnceLock<StartDecay>,
+    start_decay: OnceLock<StartTimer>,
     /// Whether the pool looks at regular times for other processes that are short: see [`Pool::look_for_waiters`].
     looking: AtomicBool,
     /// Starts that.
-    start_looking: OnceLock<StartDecay>,
+    start_looking: OnceLock<StartTimer>,
     /// Why the pool is dead, if it is.
     dead: OnceLock<String>,
     core: Mutex<Core>,
@@ -231,7 +234,7 @@ impl Pool {
         Ok(core)
     }
 
-    /// Makes driver calls possible: in the current context if it is of this device, otherwise in the pool's home
+    /// Makes driver calls possible: in the current context if it is of this device, otherwise in the pool's own
     /// context.
     fn enter<'p>(&'p self, contexts: &Contexts) -> Result<driver_calls::Entered<'p>> {
         let here = self
@@ -246,7 +249,7 @@ impl Pool {
         } else {
             None
         };
-        let context = current.unwrap_or(contexts.home.context);
+        let context = current.unwrap_or(contexts.own.context);
         self.calls.enter(context).map_err(|error| self.failed(error))
     }
 

@@ -12,9 +12,8 @@ use std::cell::Cell;
 use std::time::Instant;
 
 use crate::driver::DriverError;
-use crate::pool::Pool;
 use crate::pool::budgeted_driver::is_of_budget;
-use crate::pool::decay::StartDecay;
+use crate::pool::{Pool, StartTimer};
 use crate::support::error::Result;
 use crate::support::shared_budget::SharedBudget;
 use crate::sync::atomic::Ordering;
@@ -75,7 +74,7 @@ impl Pool {
     }
 
     /// How a look at the budget at regular times begins, once there is memory.
-    pub fn on_shared_memory(&self, start: StartDecay) {
+    pub fn on_shared_memory(&self, start: StartTimer) {
         let _ = self.start_looking.set(start);
     }
 

@@ -12,6 +12,12 @@ pub const fn broken(_rule: &str) -> bool {
     false
 }
 
+/// Whether the condition that `rule` demands holds, or `rule` is broken.
+#[inline(always)]
+pub fn holds(rule: &str, condition: bool) -> bool {
+    condition || broken(rule)
+}
+
 /// Returns `order`, or no order where `rule` is broken.
 #[inline(always)]
 pub fn unless_broken(rule: &str, order: Ordering) -> Ordering {

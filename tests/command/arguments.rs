@@ -106,13 +106,15 @@ fn inline_commands(page: &str) -> Vec<Vec<String>> {
 #[test]
 fn documents_name_options_that_exist() {
     let mut pages = vec!["README.md".into(), "CONTRIBUTING.md".into(), "python/README.md".into()];
-    for folder in ["docs", "docs/measurements"] {
-        let entries = std::fs::read_dir(common::root().join(folder)).unwrap().flatten();
-        pages.extend(
-            entries
-                .map(|entry| entry.path())
-                .filter(|path| path.extension().is_some_and(|end| end == "md")),
-        );
+    let mut folders = vec![common::root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "md") {
+                pages.push(path);
+            }
+        }
     }
     let (mut help, mut checked) = (std::collections::BTreeMap::new(), 0);
     for page in pages {
@@ -142,5 +144,5 @@ fn documents_name_options_that_exist() {
             }
         }
     }
-    assert!(checked > 30, "{checked}");
+    assert!(checked > 20, "{checked}");
 }

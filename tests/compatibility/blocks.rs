@@ -52,9 +52,16 @@ pub fn documents() -> Vec<PathBuf> {
         common::root().join("CONTRIBUTING.md"),
         common::root().join("python/README.md"),
     ];
-    let pages = std::fs::read_dir(common::root().join("docs")).unwrap().flatten();
-    let is_page = |path: &PathBuf| path.extension().is_some_and(|end| end == "md");
-    all.extend(pages.map(|entry| entry.path()).filter(is_page));
+    let mut folders = vec![common::root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "md") {
+                all.push(path);
+            }
+        }
+    }
     all.sort();
     all
 }
@@ -135,9 +142,9 @@ fn every_block_is_checked_or_says_why_it_is_not_run() {
         if block.language == "text" {
             assert!(block.not_run.is_some(), "{place}: text needs {MARK}…");
         }
-        // The crate's documentation has the README's Rust, and no other page's.
+        // The documentation tests have the Rust of this page, and no other's.
         assert!(
-            block.language != "rust" || block.document == "README.md",
+            block.language != "rust" || block.document == "docs/rust.md",
             "{place}: Rust that is not compiled"
         );
     }

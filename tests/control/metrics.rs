@@ -168,7 +168,7 @@ fn page_shows_what_is_served() {
         text = run.metrics(OPEN).1;
         values(&text, "trtalloc_run_allocations_total") == ["10"]
     });
-    pages::assert_shown("run", &run.program(), &text, |line| {
+    pages::assert_shown("metrics", &run.program(), &text, |line| {
         let names = [
             "up",
             "run_allocations_total",

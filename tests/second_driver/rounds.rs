@@ -209,7 +209,7 @@ impl Round {
             devices: machine.devices(),
             failures: self.failures,
             largest: self.largest,
-            // These drivers notice too late that a handle is reused; see "Older drivers" in docs/ARCHITECTURE.md.
+            // These drivers notice too late that a handle is reused; see "Older drivers" in docs/internals/drivers.md.
             short_lived: !self.old(),
             // This driver's clock does not support two threads that queue work on one stream at once.
             crossing: threads == 1,

@@ -256,7 +256,7 @@ fn run_as(round: &Round, operations: u64, threads: u64, seed: u64, broad: bool) 
     let machine = simulated.machine().clone();
     slow_calls(&machine, seed);
     if round.ascend || !round.sim.stream_ids() {
-        // These drivers notice too late that a handle is reused; see "Older drivers" in docs/ARCHITECTURE.md.
+        // These drivers notice too late that a handle is reused; see "Older drivers" in docs/internals/drivers.md.
         machine.keep_handles();
     }
     let installed = round.ascend.then(|| exclusive(machine.clone()));

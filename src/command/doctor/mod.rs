@@ -97,11 +97,11 @@ fn options(findings: &mut Findings) -> Config {
         let key = name["TRTALLOC_".len()..].to_ascii_lowercase();
         if let Some(nearest) = nearest_option(&name) {
             findings.found(&name, &format!("is no option; the nearest is {}", variable_of(nearest)));
-            findings.advice("If it is meant as one, see the README's list for how it is spelt.");
+            findings.advice("If it is meant as one, see docs/options.md for how it is spelt.");
         } else if config.unread_bounds.iter().any(|(bound, _)| *bound == key) {
             findings.found(&name, &format!("cannot read `{value}`: every request fails"));
             findings.advice(
-                "A program that should have a limit does not run without one. See the README for how it is written.",
+                "A program that should have a limit does not run without one. See docs/options.md for how it is written.",
             );
         } else if value.trim().is_empty() {
             findings.found(&name, "empty, so the default holds");

@@ -22,7 +22,7 @@ const SWITCHES: [&str; 8] = [
 /// The options that `-h` lists.
 const FIRST: [&str; 4] = ["driver", "limit", "stats", "log"];
 
-/// What each option is for. The README has all of it.
+/// What each option is for. docs/options.md has all of it.
 const HELP: &[(&str, &str)] = &[
     ("driver", "auto, cuda, ascend or sim"),
     ("device", "The device's number; the default is the current device"),

@@ -6,14 +6,14 @@ use std::sync::Once;
 
 use super::super::library::missing;
 use super::super::{
-    Capture, CaptureInfo, CaptureMode, Context, DeviceInfo, Driver, Event, Failure, Features, Graph, Handle,
-    HandleKind, Result, Stream, Tools, UserObjectDestructor,
+    Capture, CaptureInfo, CaptureMode, Context, DeviceInfo, Driver, DriverError, Event, Failure, Features, Graph,
+    Handle, HandleKind, Result, Stream, Tools, UserObjectDestructor,
 };
 use super::AscendDriver;
 use super::arguments::{handle, pointer, size};
 use super::failure::{STREAM_CONTEXT, check};
 use super::functions::Acl;
-use super::mapping::{properties, refused, synchronize};
+use super::mapping::{properties, synchronize};
 use super::threads::{self, Place, Worker};
 
 /// `ACL_EVENT_SYNC`: an event for waits and queries, without timing.
@@ -42,7 +42,7 @@ fn memory_info(acl: &Acl) -> Result<(u64, u64)> {
             Err(error) => refusal = refusal.or(Some(error)),
         }
     }
-    Err(refusal.unwrap_or(refused("aclrtGetMemInfo", Failure::Unsupported)))
+    Err(refusal.unwrap_or(DriverError::refused("aclrtGetMemInfo", Failure::Unsupported)))
 }
 
 /// Logs once which rule was broken, because AscendCL's number does not say it.
@@ -219,7 +219,7 @@ impl Driver for AscendDriver {
     fn context_pop(&self) -> Result<()> {
         match threads::pop() {
             true => Ok(()),
-            false => Err(refused("aclrtSetCurrentContext", Failure::NoContext)),
+            false => Err(DriverError::refused("aclrtSetCurrentContext", Failure::NoContext)),
         }
     }
 
@@ -244,7 +244,7 @@ impl Driver for AscendDriver {
     fn stream_context(&self, of: Stream) -> Result<Context> {
         handle("aclrtGetCurrentContext", of)?;
         self.current_context()?
-            .ok_or(refused("aclrtGetCurrentContext", Failure::NoContext))
+            .ok_or(DriverError::refused("aclrtGetCurrentContext", Failure::NoContext))
     }
 
     fn stream_capture(&self, of: Stream) -> Result<Capture> {
@@ -324,7 +324,7 @@ impl Driver for AscendDriver {
             call!(acl, aclrtReserveMemAddress(&mut address, bytes, 0, null_mut(), 0))?;
             if !(address as u64).is_multiple_of(alignment.max(1)) {
                 call!(acl, aclrtReleaseMemAddress(address))?;
-                return Err(refused(NAME, Failure::Unsupported));
+                return Err(DriverError::refused(NAME, Failure::Unsupported));
             }
             Ok(address as u64)
         })
@@ -338,7 +338,7 @@ impl Driver for AscendDriver {
     fn create(&self, device: i32, bytes: u64, kind: HandleKind) -> Result<Handle> {
         const NAME: &str = "aclrtMallocPhysical";
         if kind != HandleKind::default() {
-            return Err(refused(NAME, Failure::Unsupported));
+            return Err(DriverError::refused(NAME, Failure::Unsupported));
         }
         let bytes = size(NAME, bytes)?;
         self.in_any_context(move |acl| {
@@ -366,15 +366,15 @@ impl Driver for AscendDriver {
         const NAME: &str = "aclrtMemSetAccess";
         match devices {
             [_] if self.mapped.covers(address, bytes) => Ok(()),
-            [_] => Err(refused(NAME, Failure::Other)),
-            _ => Err(refused(NAME, Failure::Unsupported)),
+            [_] => Err(DriverError::refused(NAME, Failure::Other)),
+            _ => Err(DriverError::refused(NAME, Failure::Unsupported)),
         }
     }
 
     fn malloc(&self, bytes: u64) -> Result<u64> {
         let bytes = size("aclrtMallocAlign32", bytes)?;
         if bytes == 0 {
-            return Err(refused("aclrtMallocAlign32", Failure::Other));
+            return Err(DriverError::refused("aclrtMallocAlign32", Failure::Other));
         }
         let media = self.media;
         self.in_current_context(move |acl| {
@@ -403,7 +403,7 @@ impl Driver for AscendDriver {
     fn host_malloc(&self, bytes: u64) -> Result<u64> {
         let bytes = size("aclrtMallocHost", bytes)?;
         if bytes == 0 {
-            return Err(refused("aclrtMallocHost", Failure::Other));
+            return Err(DriverError::refused("aclrtMallocHost", Failure::Other));
         }
         self.in_current_context(move |acl| {
             let mut address = null_mut();

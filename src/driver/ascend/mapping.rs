@@ -104,7 +104,7 @@ pub(super) fn synchronize(acl: &Acl, usable: fn() -> bool) -> Result<()> {
 impl AscendDriver {
     pub(super) fn map_whole(&self, address: u64, bytes: u64, handle: u64) -> Result<()> {
         if self.mapped.is_unfinished(address, bytes) {
-            return Err(refused("aclrtMapMem", Failure::Other));
+            return Err(DriverError::refused("aclrtMapMem", Failure::Other));
         }
         self.in_any_context(move |acl| {
             call!(
@@ -125,7 +125,7 @@ impl AscendDriver {
             within.map(|(&start, _)| start).collect()
         };
         if mappings.is_empty() {
-            return Err(refused("aclrtUnmapMem", Failure::Other));
+            return Err(DriverError::refused("aclrtUnmapMem", Failure::Other));
         }
         self.wait_before_unmap()?;
         for start in mappings {
@@ -159,9 +159,4 @@ impl AscendDriver {
             result => result,
         }
     }
-}
-
-/// An error of this crate, without a call of AscendCL.
-pub(super) fn refused(call: &'static str, failure: Failure) -> DriverError {
-    DriverError { call, code: 0, failure }
 }

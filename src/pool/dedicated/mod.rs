@@ -12,7 +12,7 @@ use std::ops::Deref;
 
 use crate::pool::physical::dedicated_memory::DedicatedMemory;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use crate::sync::{Mutex, MutexGuard, OnceBox, boxed, broken, hint, thread};
+use crate::sync::{Mutex, MutexGuard, OnceBox, boxed, hint, holds, thread};
 
 const NONE: u32 = 0;
 const LIVE: u32 = 1;
@@ -33,11 +33,11 @@ pub struct Cell {
     /// Bytes requested.
     pub requested: AtomicU64,
     /// The largest size that needs no change of memory; 0 for a block that cannot be resized.
-    pub most: AtomicU64,
+    pub max_size: AtomicU64,
     /// A shrink frees whole handles if the new size, with its pages ahead, is at most this.
     pub shrinks_at: AtomicU64,
     /// The most bytes that the owner could use before a shrink. Those beyond it and beyond the size were never used.
-    pub touched: AtomicU64,
+    pub peak: AtomicU64,
     /// A block that gets fewer bytes gives up some that work on the block before it may use; 0 where there is no such work.
     pub ordered: AtomicU64,
     /// Successful resizes.
@@ -60,9 +60,9 @@ impl Cell {
             address: AtomicU64::new(0),
             size: AtomicU64::new(0),
             requested: AtomicU64::new(0),
-            most: AtomicU64::new(0),
+            max_size: AtomicU64::new(0),
             shrinks_at: AtomicU64::new(0),
-            touched: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
             ordered: AtomicU64::new(0),
             resizes: AtomicU64::new(0),
             state: AtomicU32::new(NONE),
@@ -76,7 +76,7 @@ impl Cell {
 
     /// Updates the sizes that depend on the block's memory, after that has changed.
     pub fn update_limits(&self, block: &DedicatedMemory) {
-        self.most.store(block.most(), Ordering::Relaxed);
+        self.max_size.store(block.max_size(), Ordering::Relaxed);
         self.shrinks_at.store(block.shrinks_at(), Ordering::Relaxed);
         let ordered = block.remainder.map_or(0, |remainder| remainder.used());
         self.ordered.store(ordered, Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl Cell {
         let known = known.as_ref().and_then(|block| block.as_ref());
         known.map_or_else(
             || {
-                let bytes = self.most.load(Ordering::Relaxed).max(size);
+                let bytes = self.max_size.load(Ordering::Relaxed).max(size);
                 (self.address.load(Ordering::Relaxed), bytes, true)
             },
             |block| block.extent(),
@@ -108,9 +108,9 @@ impl Cell {
             }
             let extent = self.extent();
             let inside = extent.0 <= address && address - extent.0 <= extent.1;
-            let inside = inside || broken("a block lies in its extent");
+            let inside = holds("a block lies in its extent", inside);
             let same = self.address.load(Ordering::Acquire) == address;
-            let same = same || broken("a block's address is the same before and after its extent");
+            let same = holds("a block's address is the same before and after its extent", same);
             if inside && same {
                 return Some((address, extent));
             }
@@ -292,7 +292,7 @@ impl DedicatedTable {
         let cell = self.cell(id);
         cell.size.store(block.size, Ordering::Relaxed);
         cell.requested.store(requested, Ordering::Relaxed);
-        cell.touched.store(0, Ordering::Relaxed);
+        cell.peak.store(0, Ordering::Relaxed);
         cell.resizes.store(0, Ordering::Relaxed);
         cell.align.store(align, Ordering::Relaxed);
         cell.stream_uses.store(0, Ordering::Relaxed);
@@ -315,7 +315,7 @@ impl DedicatedTable {
             block.size = cell.size.load(Ordering::Relaxed);
             block.requested = cell.requested.load(Ordering::Relaxed);
             let before = block.remainder.map_or(0, |remainder| remainder.touched);
-            block.touched = cell.touched.load(Ordering::Relaxed).max(used).max(before);
+            block.peak = cell.peak.load(Ordering::Relaxed).max(used).max(before);
         }
         let mut free_cells = self.free_cells.lock();
         self.change(|| self.unlink(id));

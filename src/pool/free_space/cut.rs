@@ -1,7 +1,6 @@
 //! Where free space may be cut. Memory is mapped and unmapped in extents: pages, or handles of several pages. A block
 //! that takes a part of a large extent keeps all of it from being unmapped, so small blocks leave large extents whole.
 
-use super::fit::SMALL;
 use super::{FreeSpace, align_up};
 
 /// How free space may be cut.
@@ -14,10 +13,18 @@ pub enum Cut {
     Any,
 }
 
+/// Pieces smaller than this are taken from the end of a range.
+const SMALL: u64 = 1 << 20;
+
 /// At each of its ends, a block may leave one part in this many of its own size unused in an extent.
 const UNUSED_PART: u64 = 16;
 
 impl FreeSpace {
+    /// Whether a piece of `size` bytes is taken from the end of a range.
+    pub fn is_small(size: u64) -> bool {
+        size < SMALL
+    }
+
     /// The bytes of an extent of several pages that a block of `size` bytes may leave unused at each of its ends.
     pub fn may_leave_unused(size: u64) -> u64 {
         size / UNUSED_PART
@@ -78,7 +85,7 @@ impl FreeSpace {
             true => [0; 2],
             false => ends.map(|start| self.whole(range.0, start) + self.whole(start + size, range.1)),
         };
-        if first < last || first == last && size < SMALL {
+        if first < last || first == last && FreeSpace::is_small(size) {
             ends.reverse();
         }
         ends.into_iter()

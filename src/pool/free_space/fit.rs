@@ -1,12 +1,12 @@
 //! Which range serves a request, and how it is cut.
 
-use super::{COMMON, Cut, FreeSpace, Node, NodeId, Owner, OwnerSpace, State, align_up, fits};
+use super::{COMMON, Cut, FreeSpace, Node, NodeId, NodeState, Owner, OwnerSpace, align_up, fits};
 
 /// How many ranges of a bin are compared for the best one.
 const LOOKS: usize = 8;
 
 /// A stream takes blocks of this size or more from the outermost range that fits, and smaller ones from the best fit
-/// (docs/measurements).
+/// (docs/decisions/0001-stream-arenas.md).
 pub const APART: u64 = 32 << 20;
 
 /// An end of an arena.
@@ -18,15 +18,7 @@ pub enum End {
     High,
 }
 
-/// Pieces smaller than this are taken from the end of a range.
-pub(in crate::pool::free_space) const SMALL: u64 = 1 << 20;
-
 impl FreeSpace {
-    /// Whether a piece of `size` bytes is taken from the end of a range.
-    pub fn is_small(size: u64) -> bool {
-        size < SMALL
-    }
-
     /// Takes `size` bytes at a multiple of `align` from `owner`'s best fitting range.
     pub fn take(&mut self, owner: Owner, size: u64, align: u64) -> Option<NodeId> {
         self.take_covered(owner, size, align, u64::MAX)
@@ -91,7 +83,7 @@ impl FreeSpace {
         let node = self
             .nodes
             .get(id as usize)
-            .filter(|node| node.state == State::Free(owner));
+            .filter(|node| node.state == NodeState::Free(owner));
         node.is_some_and(|node| node.offset <= start && start + size <= node.offset + node.size)
     }
 
@@ -131,7 +123,7 @@ impl FreeSpace {
     }
 
     fn common(&self, id: NodeId) -> Option<&Node> {
-        Some(&self.nodes[id as usize]).filter(|node| node.state == State::Free(COMMON))
+        Some(&self.nodes[id as usize]).filter(|node| node.state == NodeState::Free(COMMON))
     }
 
     /// Makes `id` and the adjacent common ranges one range of `owner`.
@@ -150,7 +142,7 @@ impl FreeSpace {
                 return id;
             };
             self.unlink(neighbour);
-            self.nodes[neighbour as usize].state = State::Used;
+            self.nodes[neighbour as usize].state = NodeState::Used;
             id = self.release(neighbour, owner, event_number);
         }
     }
@@ -228,23 +220,23 @@ impl FreeSpace {
     /// `event_number` and age.
     fn carve(&mut self, id: NodeId, size: u64, start: u64) -> NodeId {
         let (offset, whole) = self.span(id);
-        let State::Free(owner) = self.nodes[id as usize].state else {
+        let NodeState::Free(owner) = self.nodes[id as usize].state else {
             unreachable!("only free nodes are carved")
         };
         let (front, back) = (start - offset, whole - (start - offset) - size);
         if front == 0 && back == 0 {
             self.unlink(id);
-            self.nodes[id as usize].state = State::Used;
+            self.nodes[id as usize].state = NodeState::Used;
             return id;
         }
         self.remove_from_bin(id, owner);
         self.spaces[owner.0 as usize].bytes -= size;
         let used;
         if front > 0 {
-            used = self.insert_after(id, start, size, State::Used);
+            used = self.insert_after(id, start, size, NodeState::Used);
             self.nodes[id as usize].size = front;
             if back > 0 {
-                let rest = self.insert_after(used, start + size, back, State::Free(owner));
+                let rest = self.insert_after(used, start + size, back, NodeState::Free(owner));
                 let Node { event_number, home, .. } = self.nodes[id as usize];
                 (self.nodes[rest as usize].event_number, self.nodes[rest as usize].home) = (event_number, home);
                 if home != owner {
@@ -256,7 +248,7 @@ impl FreeSpace {
             }
         } else {
             let before = self.nodes[id as usize].before;
-            used = self.insert_after(before, start, size, State::Used);
+            used = self.insert_after(before, start, size, NodeState::Used);
             if before == 0 {
                 self.nodes[used as usize].after = id;
                 self.nodes[id as usize].before = used;

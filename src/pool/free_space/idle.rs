@@ -3,7 +3,7 @@
 //! The caller ends a window at regular times. What was free throughout several windows was needed in none of them, so it
 //! can go back to the driver.
 
-use super::{COMMON, FreeSpace, NodeId, Owner, OwnerSpace, State};
+use super::{COMMON, FreeSpace, NodeId, NodeState, Owner, OwnerSpace};
 
 /// A free range that is no guest, as [`FreeSpace::look`] found it. Another call may have taken it since.
 #[derive(Debug, Clone, Copy)]
@@ -98,15 +98,15 @@ impl FreeSpace {
         self.needs -= less;
     }
 
-    /// Looks at `most` nodes from number `from` on, for free ranges that are no guests. Returns the number to go on with;
+    /// Looks at `at_most` nodes from number `from` on, for free ranges that are no guests. Returns the number to go on with;
     /// none after the last node. A range that is free all the while and coalesces with no other keeps its number, so looks
     /// between which other calls came find it.
-    pub fn look(&self, from: NodeId, most: usize, mut found: impl FnMut(FreeRange)) -> Option<NodeId> {
-        let end = self.nodes.len().min(from as usize + most);
+    pub fn look(&self, from: NodeId, at_most: usize, mut found: impl FnMut(FreeRange)) -> Option<NodeId> {
+        let end = self.nodes.len().min(from as usize + at_most);
         for (id, node) in self.nodes.iter().enumerate().take(end).skip(from as usize) {
             #[cfg(test)]
             self.looks.count();
-            if let State::Free(owner) = node.state
+            if let NodeState::Free(owner) = node.state
                 && node.home == owner
             {
                 found(FreeRange {

@@ -1,7 +1,7 @@
 //! The lists that a node is in: address order, bin, age.
 
 use super::bins::Bins;
-use super::{COMMON, FreeSpace, Node, NodeId, Owner, State};
+use super::{COMMON, FreeSpace, Node, NodeId, NodeState, Owner};
 
 impl FreeSpace {
     /// The bin of a range of `size` bytes.
@@ -11,7 +11,7 @@ impl FreeSpace {
 
     /// Takes a free node out of its owner's bin, age list and byte count.
     pub(in crate::pool::free_space) fn unlink(&mut self, id: NodeId) {
-        let State::Free(owner) = self.nodes[id as usize].state else {
+        let NodeState::Free(owner) = self.nodes[id as usize].state else {
             return;
         };
         self.remove_from_bin(id, owner);
@@ -87,7 +87,7 @@ impl FreeSpace {
         before: NodeId,
         offset: u64,
         size: u64,
-        state: State,
+        state: NodeState,
     ) -> NodeId {
         let after = if before == 0 {
             0
@@ -137,7 +137,7 @@ impl FreeSpace {
         if after != 0 {
             self.nodes[after as usize].before = before;
         }
-        self.nodes[id as usize].state = State::Unused;
+        self.nodes[id as usize].state = NodeState::Unused;
         self.unused_nodes.push(id);
     }
 }

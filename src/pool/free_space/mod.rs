@@ -56,7 +56,7 @@ const GUESTS: usize = 1024;
 pub const COMMON: Owner = Owner(0);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum NodeState {
     Unused,
     Used,
     Free(Owner),
@@ -80,7 +80,7 @@ pub struct Tile {
 struct Node {
     offset: u64,
     size: u64,
-    state: State,
+    state: NodeState,
     /// Neighbours in address order.
     before: NodeId,
     after: NodeId,
@@ -180,7 +180,7 @@ impl FreeSpace {
         let blank = Node {
             offset: 0,
             size: 0,
-            state: State::Unused,
+            state: NodeState::Unused,
             before: 0,
             after: 0,
             bin_before: 0,
@@ -194,7 +194,7 @@ impl FreeSpace {
         };
         let hole = Node {
             size,
-            state: State::Hole,
+            state: NodeState::Hole,
             ..blank.clone()
         };
         FreeSpace {
@@ -293,7 +293,7 @@ impl FreeSpace {
     /// Gives a used node to `owner`'s free space behind `event_number`; it coalesces with `owner`'s adjacent ranges. A
     /// node that was handed out in another owner's name becomes a guest, which the owner itself does not take.
     pub fn give(&mut self, id: NodeId, owner: Owner, event_number: u64) {
-        debug_assert_eq!(self.nodes[id as usize].state, State::Used);
+        debug_assert_eq!(self.nodes[id as usize].state, NodeState::Used);
         let home = self.end_hold(id).filter(|_| owner != COMMON);
         self.release_to(id, owner, event_number, home.unwrap_or(owner));
     }
@@ -305,14 +305,14 @@ impl FreeSpace {
 
     /// Gives an idle used node to common free space. Returns the range that holds it then.
     pub fn give_common(&mut self, id: NodeId) -> NodeId {
-        debug_assert_eq!(self.nodes[id as usize].state, State::Used);
+        debug_assert_eq!(self.nodes[id as usize].state, NodeState::Used);
         self.end_hold(id);
         self.release(id, COMMON, 0)
     }
 
     /// Gives an idle used node back to the arena that it was handed out from; to common free space where there is none.
     pub fn give_home(&mut self, id: NodeId) {
-        debug_assert_eq!(self.nodes[id as usize].state, State::Used);
+        debug_assert_eq!(self.nodes[id as usize].state, NodeState::Used);
         let home = self.end_hold(id);
         self.release(id, home.unwrap_or(COMMON), 0);
     }
@@ -328,7 +328,7 @@ impl FreeSpace {
             }
             moved += self.nodes[id as usize].size;
             self.unlink(id);
-            self.nodes[id as usize].state = State::Used;
+            self.nodes[id as usize].state = NodeState::Used;
             self.release(id, to, event_number);
         }
     }
@@ -356,22 +356,22 @@ impl FreeSpace {
         self.spaces[owner.0 as usize].guests < before
     }
 
-    /// Gives the oldest guests of `owner` behind events up to `through`, at most `most` of them, to the owner that `to`
+    /// Gives the oldest guests of `owner` behind events up to `through`, at most `at_most` of them, to the owner that `to`
     /// returns for their home. Without one, they stay.
     fn move_guests(
         &mut self,
         owner: Owner,
         through: u64,
-        most: usize,
+        at_most: usize,
         to: impl Fn(&FreeSpace, Owner) -> Option<Owner>,
     ) {
-        let most = most.min(self.spaces[owner.0 as usize].guests);
-        if most == 0 {
+        let at_most = at_most.min(self.spaces[owner.0 as usize].guests);
+        if at_most == 0 {
             return;
         }
         let covered = self.ranges_through(owner, through).map(|(id, ..)| id);
         let guests = covered.filter(|id| self.nodes[*id as usize].home != owner);
-        let guests: Vec<NodeId> = guests.take(most).collect();
+        let guests: Vec<NodeId> = guests.take(at_most).collect();
         for id in guests {
             let Node {
                 event_number,
@@ -381,7 +381,7 @@ impl FreeSpace {
             } = self.nodes[id as usize];
             let Some(to) = to(self, home) else { continue };
             self.unlink(id);
-            self.nodes[id as usize].state = State::Used;
+            self.nodes[id as usize].state = NodeState::Used;
             // What goes home is idle, and keeps no number of another owner's events.
             let event_number = if to == owner { event_number } else { 0 };
             self.release(id, to, event_number);
@@ -396,7 +396,7 @@ impl FreeSpace {
         let mut taken = Vec::new();
         while let id @ 1.. = self.spaces[owner.0 as usize].oldest {
             self.unlink(id);
-            self.nodes[id as usize].state = State::Used;
+            self.nodes[id as usize].state = NodeState::Used;
             taken.push(id);
         }
         taken
@@ -442,16 +442,16 @@ impl FreeSpace {
 
     /// Every used and free range, in the order of offsets.
     pub fn tiles(&self) -> impl Iterator<Item = Tile> + '_ {
-        let is_first = |id: &usize| self.nodes[*id].state != State::Unused && self.nodes[*id].before == 0;
+        let is_first = |id: &usize| self.nodes[*id].state != NodeState::Unused && self.nodes[*id].before == 0;
         let mut next = (1..self.nodes.len()).find(is_first).unwrap_or(0) as NodeId;
         std::iter::from_fn(move || {
             while next != 0 {
                 let (id, node) = (next, &self.nodes[next as usize]);
                 next = node.after;
                 let free = match node.state {
-                    State::Free(owner) => Some(owner),
-                    State::Used => None,
-                    State::Hole | State::Unused => continue,
+                    NodeState::Free(owner) => Some(owner),
+                    NodeState::Used => None,
+                    NodeState::Hole | NodeState::Unused => continue,
                 };
                 return Some(Tile {
                     id,
@@ -481,7 +481,7 @@ impl FreeSpace {
         // coalesce.
         let joins = |node: &Node| {
             let same = home == owner || node.event_number == event_number;
-            node.state == State::Free(owner) && node.home == home && same
+            node.state == NodeState::Free(owner) && node.home == home && same
         };
         if before != 0 && joins(&self.nodes[before as usize]) {
             self.unlink(before);
@@ -496,7 +496,7 @@ impl FreeSpace {
         }
         let youngest = self.spaces[owner.0 as usize].youngest;
         let node = &mut self.nodes[id as usize];
-        node.state = State::Free(owner);
+        node.state = NodeState::Free(owner);
         node.home = home;
         node.event_number = event_number;
         if home != owner {

@@ -1,6 +1,6 @@
 //! Holes: where memory can be mapped, and where it was unmapped.
 
-use super::{COMMON, FreeSpace, Node, NodeId, Owner, State, fits};
+use super::{COMMON, FreeSpace, Node, NodeId, NodeState, Owner, fits};
 
 /// A place where mapping new memory makes room for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +109,7 @@ impl FreeSpace {
         let hole = &self.nodes[id as usize];
         let free = |id: NodeId| {
             let node = &self.nodes[id as usize];
-            (node.state == State::Free(owner) && node.home == owner).then_some(node)
+            (node.state == NodeState::Free(owner) && node.home == owner).then_some(node)
         };
         let begin = hole.offset.next_multiple_of(page);
         let end = (hole.offset + hole.size) / page * page;
@@ -213,14 +213,14 @@ impl FreeSpace {
         }
         self.holes.remove(&at);
         let id = self.cut(id, offset, size, (COMMON, 0));
-        self.nodes[id as usize].state = State::Used;
+        self.nodes[id as usize].state = NodeState::Used;
         Some(id)
     }
 
     /// Turns a node of [`FreeSpace::withhold`] into a hole again.
     pub fn restore(&mut self, id: NodeId) {
-        debug_assert_eq!(self.nodes[id as usize].state, State::Used);
-        self.nodes[id as usize].state = State::Hole;
+        debug_assert_eq!(self.nodes[id as usize].state, NodeState::Used);
+        self.nodes[id as usize].state = NodeState::Hole;
         self.join_hole(id);
     }
 
@@ -241,14 +241,14 @@ impl FreeSpace {
             event_number,
             ..
         } = self.nodes[id as usize];
-        let State::Free(owner) = state else {
+        let NodeState::Free(owner) = state else {
             return None;
         };
         if offset < from || offset + size > from + whole {
             return None;
         }
         self.unlink(id);
-        self.nodes[id as usize].state = State::Used;
+        self.nodes[id as usize].state = NodeState::Used;
         Some(self.cut(id, offset, size, (owner, event_number)))
     }
 
@@ -309,8 +309,8 @@ impl FreeSpace {
         middle
     }
 
-    fn keep_rest(&mut self, id: NodeId, state: State, (owner, event_number): (Owner, u64)) {
-        if state == State::Hole {
+    fn keep_rest(&mut self, id: NodeId, state: NodeState, (owner, event_number): (Owner, u64)) {
+        if state == NodeState::Hole {
             self.holes.insert(self.nodes[id as usize].offset, id);
         } else {
             self.release(id, owner, event_number);
@@ -320,14 +320,14 @@ impl FreeSpace {
     /// Coalesces a new hole with adjacent holes.
     fn join_hole(&mut self, mut id: NodeId) {
         let Node { before, after, .. } = self.nodes[id as usize];
-        if before != 0 && self.nodes[before as usize].state == State::Hole {
+        if before != 0 && self.nodes[before as usize].state == NodeState::Hole {
             let (from, to) = (self.nodes[id as usize].offset, self.nodes[before as usize].offset);
             self.move_end(from, to);
             self.nodes[before as usize].size += self.nodes[id as usize].size;
             self.drop_node(id);
             id = before;
         }
-        if after != 0 && self.nodes[after as usize].state == State::Hole {
+        if after != 0 && self.nodes[after as usize].state == NodeState::Hole {
             self.holes.remove(&self.nodes[after as usize].offset);
             self.move_end(self.nodes[after as usize].offset, self.nodes[id as usize].offset);
             self.nodes[id as usize].size += self.nodes[after as usize].size;

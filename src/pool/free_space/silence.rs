@@ -41,12 +41,12 @@ impl FreeSpace {
     }
 
     /// A request of `owner` asks for `size` bytes that it does not find. Owners become silent since whose last request
-    /// `most` bytes were asked for.
-    pub fn ask_for_more(&mut self, owner: Owner, size: u64, most: u64) {
+    /// `patience` bytes were asked for.
+    pub fn ask_for_more(&mut self, owner: Owner, size: u64, patience: u64) {
         self.ask(size);
         self.is_heard(owner);
         while let Some((last, owner)) = self.last_requests.owners.first().copied()
-            && self.last_requests.asked - last >= most
+            && self.last_requests.asked - last >= patience
         {
             self.fall_silent(owner);
         }

@@ -1,12 +1,12 @@
 //! Validation of all invariants; tests call it after every step.
 
-use super::{COMMON, FreeSpace, Node, State};
+use super::{COMMON, FreeSpace, Node, NodeState};
 
 impl FreeSpace {
     /// Checks that every invariant of this module holds. An error names the violation.
     pub fn validate(&self) -> Result<(), String> {
         let Some(first) =
-            (1..self.nodes.len()).find(|id| self.nodes[*id].state != State::Unused && self.nodes[*id].before == 0)
+            (1..self.nodes.len()).find(|id| self.nodes[*id].state != NodeState::Unused && self.nodes[*id].before == 0)
         else {
             return Err("no first node".into());
         };
@@ -29,8 +29,8 @@ impl FreeSpace {
                 ));
             }
             match node.state {
-                State::Unused => return Err(format!("node {id} is linked and unused")),
-                State::Used => {
+                NodeState::Unused => return Err(format!("node {id} is linked and unused")),
+                NodeState::Used => {
                     if let Some(owner) = node.held_by {
                         named[owner.0 as usize] += 1;
                     }
@@ -38,7 +38,7 @@ impl FreeSpace {
                         used[owner.0 as usize] += node.size;
                     }
                 }
-                State::Free(owner) => {
+                NodeState::Free(owner) => {
                     free[owner.0 as usize] += node.size;
                     if node.home != owner {
                         guests[owner.0 as usize] += 1;
@@ -51,9 +51,10 @@ impl FreeSpace {
                         return Err(format!("free node {id} is not in its bin"));
                     }
                 }
-                State::Hole => {
+                NodeState::Hole => {
                     holes += 1;
-                    if last.is_some_and(|(state, ..)| state == State::Hole) || self.holes.get(&at) != Some(&(id as u32))
+                    if last.is_some_and(|(state, ..)| state == NodeState::Hole)
+                        || self.holes.get(&at) != Some(&(id as u32))
                     {
                         return Err(format!("hole at {at:#x} is unknown or has a hole beside it"));
                     }
@@ -98,7 +99,7 @@ impl FreeSpace {
             let (mut bytes, mut event_number, mut id) = (0, 0, space.oldest as usize);
             while id != 0 {
                 let node = &self.nodes[id];
-                if node.state != State::Free(super::Owner(owner as u32)) || node.event_number < event_number {
+                if node.state != NodeState::Free(super::Owner(owner as u32)) || node.event_number < event_number {
                     return Err(format!("age list of owner {owner} is out of order at node {id}"));
                 }
                 (bytes, event_number, id) = (bytes + node.size, node.event_number, node.younger as usize);
@@ -124,7 +125,7 @@ impl FreeSpace {
         let all: u64 = self
             .nodes
             .iter()
-            .filter(|node| node.state != State::Unused)
+            .filter(|node| node.state != NodeState::Unused)
             .map(|node| node.size)
             .sum();
         all - holes
@@ -139,7 +140,7 @@ impl FreeSpace {
 /// The event that a guest is behind; 0 for other nodes. Guests behind different events do not coalesce.
 fn guest_behind(node: &Node) -> u64 {
     match node.state {
-        State::Free(owner) if node.home != owner => node.event_number,
+        NodeState::Free(owner) if node.home != owner => node.event_number,
         _ => 0,
     }
 }

@@ -13,7 +13,7 @@ use crate::history::state::{DeviceState, Piece, PieceState, Segment};
 use crate::pool::dedicated::Cell;
 use crate::pool::free_space::{NodeId, Tile};
 use crate::pool::reclaim::sets::{Freed, Set};
-use crate::pool::stream_cache::block::{Block, State};
+use crate::pool::stream_cache::block::{Block, BlockState};
 use crate::pool::{Core, Pool};
 use crate::support::sort;
 use crate::sync::MutexGuard;
@@ -58,7 +58,7 @@ impl Pool {
 
     /// Bytes free on the device, and its memory in total; 0 where the driver does not return them.
     pub fn device_memory(&self) -> (u64, u64) {
-        let info = self.at_home(|| self.calls.query(|driver| driver.memory_info(self.device)));
+        let info = self.in_own_context(|| self.calls.query(|driver| driver.memory_info(self.device)));
         info.ok().and_then(Result::ok).unwrap_or_default()
     }
 
@@ -160,22 +160,22 @@ impl Inspection<'_> {
                 ..piece
             },
             Some(_) => piece,
-            None => match block.map_or(State::None, Block::state) {
-                State::Cached => piece,
-                State::Live => Piece {
+            None => match block.map_or(BlockState::None, Block::state) {
+                BlockState::Cached => piece,
+                BlockState::Live => Piece {
                     requested: requested(),
                     state: PieceState::Allocated,
                     stack: self.pool.recorder.stack_of(self.pool.marks.get(tile.id)),
                     tag: block.map_or(0, |block| block.tag.load(Ordering::Relaxed)),
                     ..piece
                 },
-                State::Pending | State::Claimed => Piece {
+                BlockState::Pending | BlockState::Claimed => Piece {
                     requested: requested().min(tile.size),
                     state: PieceState::Pending,
                     ..piece
                 },
                 // What a graph has left; the requested bytes of its blocks are not known any more.
-                State::None => Piece {
+                BlockState::None => Piece {
                     requested: tile.size,
                     state: PieceState::Pending,
                     ..piece

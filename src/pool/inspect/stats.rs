@@ -57,7 +57,7 @@ impl Pool {
     /// As [`Pool::stats`], with what the driver says of the device, and what takes a look at every free range and every
     /// cached block: the largest free range, and what waits for work.
     pub fn stats_with_device(&self) -> Stats {
-        let (stats, home) = {
+        let (stats, own) = {
             let core = self.core.lock();
             let stats = self.stats_of(&core);
             // Streams go on meanwhile: what one frees after `allocated` was read is found in its cache only.
@@ -67,9 +67,9 @@ impl Pool {
                 awaiting_work: self.awaiting_work(&core).min(free),
                 ..stats
             };
-            (stats, core.reclaimer.contexts.home.context)
+            (stats, core.reclaimer.contexts.own.context)
         };
-        let device = self.calls.device_memory(home, self.device);
+        let device = self.calls.device_memory(own, self.device);
         let growth = self.growth(&self.core.lock().memory.physical, device);
         stats.on_device(device).with_growth(growth)
     }

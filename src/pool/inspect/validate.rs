@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use crate::pool::Pool;
 use crate::pool::dedicated::Try;
+use crate::sync::atomic::Ordering;
 
 impl Pool {
     /// Checks that every invariant holds. An error names the violation.
@@ -32,10 +33,19 @@ impl Pool {
         }
         // Blocks that are being resized just now are skipped.
         let committed = |(id, _)| match self.dedicated.try_claim(id) {
-            Try::Claimed(claimed) => Some(claimed.block().as_ref()?.committed()),
+            Try::Claimed(claimed) => {
+                let size = claimed.size.load(Ordering::Relaxed);
+                let block = claimed.block();
+                let block = block.as_ref()?;
+                Some(block.validate(size).map(|()| block.committed()))
+            }
             _ => None,
         };
-        let dedicated: u64 = self.dedicated.all().filter_map(committed).sum();
+        let dedicated: u64 = self
+            .dedicated
+            .all()
+            .filter_map(committed)
+            .sum::<Result<u64, String>>()?;
         let cached = physical.cached_bytes() + physical.cached_range_bytes();
         match (physical.mapped() + cached + dedicated, physical.reserved()) {
             (known, reserved) if known > reserved => Err(format!("{known} bytes known, {reserved} reserved")),

@@ -37,15 +37,15 @@ impl Candidates {
 }
 
 impl PhysicalMemory {
-    /// Adds the candidates in `most` nodes from number `from` on. Returns the number to go on with; none after the last.
+    /// Adds the candidates in `at_most` nodes from number `from` on. Returns the number to go on with; none after the last.
     pub fn look_for_candidates(
         &self,
         free_space: &FreeSpace,
-        (from, most): (NodeId, usize),
+        (from, at_most): (NodeId, usize),
         candidates: &mut Candidates,
     ) -> Option<NodeId> {
         let found = &mut candidates.found;
-        free_space.look(from, most, |range| self.find_in(range, found))
+        free_space.look(from, at_most, |range| self.find_in(range, found))
     }
 
     /// Adds the candidates of common range `id` that have a part in the `size` bytes at `offset`.

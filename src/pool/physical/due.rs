@@ -66,8 +66,8 @@ impl PhysicalMemory {
     }
 
     /// Takes the next memory of dedicated allocations that is due. See [`PhysicalMemory::begin_leaving`].
-    pub fn begin_leaving_due(&mut self, most: usize) -> Vec<Leaving> {
-        let first = self.due.releases.len().saturating_sub(most);
+    pub fn begin_leaving_due(&mut self, at_most: usize) -> Vec<Leaving> {
+        let first = self.due.releases.len().saturating_sub(at_most);
         let releases = self.due.releases.split_off(first);
         self.begin_releases(releases)
     }

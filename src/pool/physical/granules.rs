@@ -36,9 +36,9 @@ impl Granules {
         align_up(bytes, self.size).unwrap_or(u64::MAX)
     }
 
-    /// How many bytes a further allocation lacks, where the driver may take `most`. A small one may find room beside others.
-    pub fn lacks(&self, bytes: u64, most: u64) -> u64 {
-        let lacks = self.alone(bytes).saturating_sub(most);
+    /// How many bytes a further allocation lacks, where the driver may take `at_most`. A small one may find room beside others.
+    pub fn lacks(&self, bytes: u64, at_most: u64) -> u64 {
+        let lacks = self.alone(bytes).saturating_sub(at_most);
         let fits = |shared: &Shared| shared.bytes + bytes <= self.size;
         match lacks > 0 && self.is_small(bytes) && self.shared.values().any(fits) {
             true => 0,

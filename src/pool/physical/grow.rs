@@ -31,7 +31,7 @@ enum Step {
         leaving: Vec<Leaving>,
         /// Cached handles that go back to the driver are more than so many bytes, so what the reserve needs of them is created
         /// anew.
-        most: Option<u64>,
+        at_most: Option<u64>,
     },
 }
 
@@ -55,10 +55,10 @@ pub fn grow(
     }
     loop {
         let (physical, free_space) = lock.parts();
-        let (leaving, most) = match physical.next_step(free_space, owner, (size, align), sources) {
+        let (leaving, at_most) = match physical.next_step(free_space, owner, (size, align), sources) {
             Step::Fill(plan) => return fill(lock, plan, size, goes_on),
             Step::Short => return Ok(Grown::Short),
-            Step::Exchange { leaving, most } => (leaving, most),
+            Step::Exchange { leaving, at_most } => (leaving, at_most),
         };
         let ranges = leaving.iter().any(Leaving::is_range);
         let left = lock.let_go(leaving);
@@ -70,8 +70,8 @@ pub fn grow(
             continue;
         }
         let physical = lock.physical();
-        let released = match most {
-            Some(most) => left.gone - physical.refill_after(left.gone, most),
+        let released = match at_most {
+            Some(at_most) => left.gone - physical.refill_after(left.gone, at_most),
             None => left.gone,
         };
         if released == 0 {
@@ -123,7 +123,7 @@ fn fill(lock: &mut impl Locked, plan: Plan, size: u64, goes_on: impl Fn() -> boo
                 }
             }
         }
-        _ => Err(crate::pool::driver_calls::refused("map", Failure::Other)),
+        _ => Err(crate::driver::DriverError::refused("map", Failure::Other)),
     };
     node.into_iter().for_each(|node| free_space.restore(node));
     handles
@@ -195,7 +195,7 @@ impl PhysicalMemory {
         if !ranges.is_empty() {
             return Step::Exchange {
                 leaving: ranges,
-                most: None,
+                at_most: None,
             };
         }
         let lacking = plan.need - sources.create;
@@ -209,7 +209,7 @@ impl PhysicalMemory {
             true => Step::Short,
             false => Step::Exchange {
                 leaving,
-                most: (cached >= lacking).then_some(lacking),
+                at_most: (cached >= lacking).then_some(lacking),
             },
         }
     }

@@ -33,7 +33,7 @@ pub struct Leaving {
     memory: Memory,
     then: Then,
     /// How far it has come.
-    state: State,
+    state: Stage,
     /// Why it came no further.
     error: Option<DriverError>,
 }
@@ -61,7 +61,7 @@ struct Range {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum Stage {
     Held,
     Unmapped,
     Gone,
@@ -83,7 +83,7 @@ impl Leaving {
             size,
             memory,
             then,
-            state: State::Held,
+            state: Stage::Held,
             error: None,
         }
     }
@@ -120,7 +120,7 @@ impl Leaving {
             if let Memory::Range(range) = &mut memory.memory {
                 range.mapped.extend(&mapped);
                 if range.release.unreserve(calls, &range.mapped) {
-                    memory.state = State::Gone;
+                    memory.state = Stage::Gone;
                 }
             }
         }
@@ -132,24 +132,24 @@ impl Leaving {
             Memory::Range(range) => range.release.unmap(calls, &mut range.found),
             Memory::Segment(address, ..) => {
                 let address = *address;
-                self.advance(calls.free(address), State::Gone);
+                self.advance(calls.free(address), Stage::Gone);
             }
             Memory::Handle(_, _, address, _) | Memory::Stuck(_, _, address, _) => {
                 let address = *address;
-                self.advance(calls.submit(|driver| driver.unmap(address, size)), State::Unmapped);
+                self.advance(calls.submit(|driver| driver.unmap(address, size)), Stage::Unmapped);
             }
             Memory::Cached(_) => {}
         }
         if self.then == Then::Release
-            && let (Memory::Handle(handle, ..), State::Unmapped) | (Memory::Cached(handle), _) =
+            && let (Memory::Handle(handle, ..), Stage::Unmapped) | (Memory::Cached(handle), _) =
                 (&self.memory, self.state)
         {
             let handle = *handle;
-            self.advance(calls.submit(|driver| driver.release(handle)), State::Gone);
+            self.advance(calls.submit(|driver| driver.release(handle)), Stage::Gone);
         }
     }
 
-    fn advance(&mut self, outcome: Result<()>, state: State) {
+    fn advance(&mut self, outcome: Result<()>, state: Stage) {
         match outcome {
             Ok(()) => self.state = state,
             Err(error) => {
@@ -161,17 +161,17 @@ impl Leaving {
 }
 
 impl PhysicalMemory {
-    /// Takes `candidates` that are still in common free space out of it: as `quota` says, and at most `most` of them.
+    /// Takes `candidates` that are still in common free space out of it: as `quota` says, and at most `at_most` of them.
     /// Each one goes back with [`Leaving::go`], and all of them have to come to [`PhysicalMemory::end_leaving`].
     pub fn begin_leaving(
         &mut self,
         free_space: &mut FreeSpace,
         candidates: &mut Candidates,
         quota: Quota,
-        most: usize,
+        at_most: usize,
     ) -> Vec<Leaving> {
         let (mut leaving, mut taken) = (Vec::new(), 0);
-        while leaving.len() < most
+        while leaving.len() < at_most
             && let Some(largest) = self.largest(quota, taken)
             && let Some(idle) = candidates.next()
         {
@@ -252,26 +252,26 @@ impl PhysicalMemory {
 
     /// As [`PhysicalMemory::begin_leaving`], for cached handles. Once those are gone, cached ranges are taken apart, oldest
     /// first: their handles become cached ones.
-    pub fn begin_leaving_cached(&mut self, quota: Quota, most: usize) -> Vec<Leaving> {
-        let leaving = self.begin_leaving_handles(quota, most);
+    pub fn begin_leaving_cached(&mut self, quota: Quota, at_most: usize) -> Vec<Leaving> {
+        let leaving = self.begin_leaving_handles(quota, at_most);
         if !leaving.is_empty() {
             return leaving;
         }
         match quota {
             Quota::AtMost(bytes) => {
-                self.begin_leaving_ranges(bytes.saturating_sub(self.cached_handle_bytes), true, most)
+                self.begin_leaving_ranges(bytes.saturating_sub(self.cached_handle_bytes), true, at_most)
             }
             Quota::AtLeast(bytes) | Quota::Exchange(bytes) if self.cached_handles.is_empty() => {
-                self.begin_leaving_ranges(bytes, false, most)
+                self.begin_leaving_ranges(bytes, false, at_most)
             }
             Quota::AtLeast(_) | Quota::Exchange(_) => leaving,
         }
     }
 
     /// As [`PhysicalMemory::begin_leaving`], for cached handles, the largest first.
-    pub(in crate::pool::physical) fn begin_leaving_handles(&mut self, quota: Quota, most: usize) -> Vec<Leaving> {
+    pub(in crate::pool::physical) fn begin_leaving_handles(&mut self, quota: Quota, at_most: usize) -> Vec<Leaving> {
         let (mut leaving, mut taken) = (Vec::new(), 0);
-        while leaving.len() < most
+        while leaving.len() < at_most
             && let Some(largest) = self.largest(quota, taken)
             && let Some((&size, _)) = self.cached_handles.range(..=largest).next_back()
             && let Some(handle) = self.take_cached(size)
@@ -297,11 +297,11 @@ impl PhysicalMemory {
         Leaving::new(size, Memory::Cached(handle), Then::Release)
     }
 
-    /// Takes the oldest cached ranges, `most` at most, until those are `bytes` bytes; with `fits`, no more than that. Their
+    /// Takes the oldest cached ranges, `at_most` at most, until those are `bytes` bytes; with `fits`, no more than that. Their
     /// handles are cached once they are unmapped.
-    pub fn begin_leaving_ranges(&mut self, bytes: u64, fits: bool, most: usize) -> Vec<Leaving> {
+    pub fn begin_leaving_ranges(&mut self, bytes: u64, fits: bool, at_most: usize) -> Vec<Leaving> {
         let (mut releases, mut left) = (Vec::new(), bytes);
-        while releases.len() < most
+        while releases.len() < at_most
             && left > 0
             && let Some(committed) = self.cached_ranges.front().map(DedicatedMemory::committed)
             && (!fits || committed <= left)
@@ -366,45 +366,45 @@ impl PhysicalMemory {
                     self.keep(handle, size);
                     left.cached.push((handle, size));
                 }
-                if state != State::Gone {
+                if state != Stage::Gone {
                     self.deferred.push(release);
                 }
             }
-            (Memory::Handle(_, offset, _, node), State::Held) => {
+            (Memory::Handle(_, offset, _, node), Stage::Held) => {
                 self.record(Action::SegmentMap, offset, size);
                 self.stay(free_space, offset, node);
             }
-            (Memory::Segment(address, offset, node), State::Held | State::Unmapped) => {
+            (Memory::Segment(address, offset, node), Stage::Held | Stage::Unmapped) => {
                 let bytes = free_space.span(node).1;
                 self.addresses.add(address.next_multiple_of(512), bytes, offset);
                 self.record(Action::SegmentAlloc, offset, bytes);
                 self.stay(free_space, offset, node);
             }
-            (Memory::Handle(_, offset, _, node) | Memory::Segment(_, offset, node), State::Gone) => {
+            (Memory::Handle(_, offset, _, node) | Memory::Segment(_, offset, node), Stage::Gone) => {
                 self.mapped.remove(&offset);
                 free_space.vacate(node);
                 left.gone += size;
             }
-            (Memory::Handle(handle, offset, _, node), State::Unmapped) => {
+            (Memory::Handle(handle, offset, _, node), Stage::Unmapped) => {
                 self.mapped.remove(&offset);
                 free_space.vacate(node);
                 self.keep(handle, size);
                 left.cached.push((handle, size));
             }
-            (Memory::Stuck(_, offset, ..), State::Held | State::Gone) => {
+            (Memory::Stuck(_, offset, ..), Stage::Held | Stage::Gone) => {
                 if let Some(mapped) = self.mapped.get_mut(&offset) {
                     mapped.leaves = false;
                 }
             }
-            (Memory::Stuck(handle, offset, _, node), State::Unmapped) => {
+            (Memory::Stuck(handle, offset, _, node), Stage::Unmapped) => {
                 self.mapped.remove(&offset);
                 self.stuck -= 1;
                 free_space.restore(node);
                 self.keep(handle, size);
                 left.cached.push((handle, size));
             }
-            (Memory::Cached(_), State::Gone) => left.gone += size,
-            (Memory::Cached(handle), State::Held | State::Unmapped) => self.keep(handle, size),
+            (Memory::Cached(_), Stage::Gone) => left.gone += size,
+            (Memory::Cached(handle), Stage::Held | Stage::Unmapped) => self.keep(handle, size),
         }
     }
 

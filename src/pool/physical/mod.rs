@@ -381,9 +381,9 @@ impl PhysicalMemory {
         taken
     }
 
-    /// How many bytes a further such allocation lacks, where the driver may take `most`.
-    pub fn lacks(&self, bytes: u64, most: u64) -> u64 {
-        self.granules.lacks(bytes, most)
+    /// How many bytes a further such allocation lacks, where the driver may take `at_most`.
+    pub fn lacks(&self, bytes: u64, at_most: u64) -> u64 {
+        self.granules.lacks(bytes, at_most)
     }
 
     /// The devices that may access mapped memory.

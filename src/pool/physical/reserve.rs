@@ -61,12 +61,12 @@ impl PhysicalMemory {
         }
         self.reserve.tried = true;
         let wanted = self.reserve.bytes.div_ceil(self.page).saturating_mul(self.page);
-        let most = wanted.saturating_sub(self.reserved).min(self.room_below_limit()) / self.page * self.page;
+        let at_most = wanted.saturating_sub(self.reserved).min(self.room_below_limit()) / self.page * self.page;
         let mut size = match self.virtual_memory() {
             true => self.reserve_handle(),
-            false => most,
+            false => at_most,
         };
-        let (mut left, mut refusal) = (most, None);
+        let (mut left, mut refusal) = (at_most, None);
         while left > 0 && size >= self.page {
             let bytes = size.min(left);
             match self.obtain(free_space, bytes) {

@@ -10,7 +10,7 @@ impl PhysicalMemory {
         free_space: &mut FreeSpace,
         size: u64,
         align: u64,
-        most: u64,
+        at_most: u64,
     ) -> Result<bool> {
         let padding = align.max(SEGMENT_PADDING);
         let Some(least) = size
@@ -28,7 +28,7 @@ impl PhysicalMemory {
         };
         let mut outcome = Ok(0);
         for bytes in [ample, least] {
-            if bytes > most {
+            if bytes > at_most {
                 outcome = Err(None);
                 continue;
             }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::driver::{Context, DriverError, Failure, RelaxedMode, Result};
 use crate::pool::Pool;
-use crate::pool::driver_calls::{DriverCalls, Identity, is_of_no_context, is_same, refused};
-use crate::pool::reclaim::{Home, Reclaimer};
+use crate::pool::driver_calls::{DriverCalls, Identity, is_of_no_context, is_same};
+use crate::pool::reclaim::{OwnContext, Reclaimer};
 use crate::support::error;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,16 +14,16 @@ pub struct Contexts {
     /// Their handles, with the identities that they had then.
     known: Vec<(Context, Identity)>,
     /// The pool's own.
-    pub home: Home,
-    /// The home existed when the running request began.
-    home_is_there: bool,
+    pub own: OwnContext,
+    /// The pool's own context existed when the running request began.
+    own_is_there: bool,
     /// Green contexts that have used the pool, with the identities that they had then, and the primary context of each, whose
     /// events cover their work: see [`Driver::covering_context`](crate::driver::Driver::covering_context).
     greens: Vec<(Context, Identity, Context)>,
     /// A green context has used the pool, or a context that may be one.
     has_greens: bool,
     /// The devices that can use the pool's memory, each with its primary context once that is known.
-    reach: Vec<(i32, Option<Context>)>,
+    devices: Vec<(i32, Option<Context>)>,
     /// How often the pool forgot a context: see [`Pool::forgotten`].
     forgotten: Arc<AtomicU64>,
     /// The queries that are counted here and not in [`DriverCalls`], where it takes an atomic operation.
@@ -31,15 +31,15 @@ pub struct Contexts {
 }
 
 impl Contexts {
-    /// Only the pool's own context is known. The devices in `reach` can use the pool's memory.
-    pub fn new(home: Home, reach: Vec<i32>, forgotten: Arc<AtomicU64>) -> Contexts {
+    /// Only the pool's own context is known. The devices in `devices` can use the pool's memory.
+    pub fn new(own: OwnContext, devices: Vec<i32>, forgotten: Arc<AtomicU64>) -> Contexts {
         Contexts {
-            reach: reach.into_iter().map(|device| (device, None)).collect(),
-            known: vec![(home.context, home.identity)],
+            devices: devices.into_iter().map(|device| (device, None)).collect(),
+            known: vec![(own.context, own.identity)],
             greens: Vec::new(),
             has_greens: false,
-            home,
-            home_is_there: false,
+            own,
+            own_is_there: false,
             forgotten,
             queries: 0,
         }
@@ -48,7 +48,7 @@ impl Contexts {
     /// Whether a context that has used the pool still exists. If it does not, its events may belong to another owner.
     /// None where the driver cannot answer. The device's primary context is checked before each request.
     pub fn is_there(&self, calls: &DriverCalls, context: Context) -> Option<bool> {
-        if self.home.primary && self.home.context == context {
+        if self.own.primary && self.own.context == context {
             return Some(true);
         }
         match self.known.iter().find(|(known, _)| *known == context) {
@@ -195,8 +195,8 @@ impl Reclaimer {
     /// Notes the primary context of each device that can use the pool's memory. Such a context may have work on a block that
     /// is freed without a stream, and never call the pool. The pool learns of other contexts only when they call it.
     pub(in crate::pool) fn note_primaries(&mut self, calls: &DriverCalls) -> Result<()> {
-        for at in 0..self.contexts.reach.len() {
-            let (device, noted) = self.contexts.reach[at];
+        for at in 0..self.contexts.devices.len() {
+            let (device, noted) = self.contexts.devices[at];
             if noted.is_some_and(|context| self.contexts.is_known(context))
                 || !calls.query(|driver| driver.primary_active(device))?
             {
@@ -207,7 +207,7 @@ impl Reclaimer {
             let noted = self.note_context(calls, context);
             calls.submit(|driver| driver.primary_release(device))?;
             noted?;
-            self.contexts.reach[at].1 = Some(context);
+            self.contexts.devices[at].1 = Some(context);
         }
         Ok(())
     }
@@ -227,7 +227,7 @@ impl Reclaimer {
     pub(in crate::pool) fn note_current(&mut self, calls: &DriverCalls) -> Result<()> {
         self.contexts.queries += 1;
         match calls.driver().current_context()? {
-            Some(context) if context == self.contexts.home.context && self.contexts.home_is_there => Ok(()),
+            Some(context) if context == self.contexts.own.context && self.contexts.own_is_there => Ok(()),
             Some(context) => self.note_context(calls, context),
             None => Ok(()),
         }
@@ -281,14 +281,14 @@ impl Reclaimer {
         }
     }
 
-    /// Fails if the pool's home context was reset, because none of its handles may be used again. If the application
-    /// created and destroyed the home context, the pool moves to another one.
+    /// Fails if the pool's own context was reset, because none of its handles may be used again. If the application
+    /// created and destroyed it, the pool moves to another one.
     pub(in crate::pool) fn check_context(&mut self, pool: &Pool) -> error::Result<()> {
-        let Home {
+        let OwnContext {
             context,
             identity,
             primary,
-        } = self.contexts.home;
+        } = self.contexts.own;
         let there = match identity {
             Identity::Id(_) | Identity::Unidentified => {
                 self.contexts.queries += 1;
@@ -296,28 +296,28 @@ impl Reclaimer {
             }
             Identity::Handle => pool.calls.is_there(context, identity),
         };
-        self.contexts.home_is_there = there == Some(true);
+        self.contexts.own_is_there = there == Some(true);
         if there != Some(false) {
             return Ok(());
         }
         if primary {
-            return Err(pool.failed(refused("cuCtxGetId", Failure::ContextDead)));
+            return Err(pool.failed(DriverError::refused("cuCtxGetId", Failure::ContextDead)));
         }
         self.drop_context(&pool.calls, context);
-        self.move_home(pool)
+        self.move_to_primary(pool)
     }
 
-    /// Makes the device's primary context the pool's home.
-    pub(in crate::pool) fn move_home(&mut self, pool: &Pool) -> error::Result<()> {
+    /// Makes the device's primary context the pool's own.
+    pub(in crate::pool) fn move_to_primary(&mut self, pool: &Pool) -> error::Result<()> {
         let _relaxed = RelaxedMode::begin(pool.driver());
-        let home = Home::primary(&pool.calls, pool.device).map_err(|error| pool.failed(error))?;
-        self.contexts.home = home;
-        pool.calls.set_home(home.context);
-        let noted = self.note_context(&pool.calls, home.context);
+        let own = OwnContext::primary(&pool.calls, pool.device).map_err(|error| pool.failed(error))?;
+        self.contexts.own = own;
+        pool.calls.set_own_context(own.context);
+        let noted = self.note_context(&pool.calls, own.context);
         noted.map_err(|error| pool.failed(error))
     }
 
-    /// Forgets contexts that the application has destroyed, and identifies the others. It fails where the pool's home
+    /// Forgets contexts that the application has destroyed, and identifies the others. It fails where the pool's own
     /// is destroyed and no other one exists, and where the driver does not return the id of each context, because its
     /// events may belong to another owner then.
     pub(in crate::pool) fn drop_dead_contexts(&mut self, pool: &Pool) -> error::Result<()> {
@@ -340,7 +340,7 @@ impl Reclaimer {
         let unidentified = |(_, identity): &(Context, Identity)| *identity == Identity::Unidentified;
         unanswered |= self.contexts.known.iter().any(unidentified);
         match unanswered {
-            true => Err(error::Error::Driver(refused(
+            true => Err(error::Error::Driver(DriverError::refused(
                 match pool.calls.has_ids() {
                     true => "cuCtxGetId",
                     false => "cuCtxPushCurrent",
@@ -385,8 +385,8 @@ impl Reclaimer {
 
 impl Pool {
     /// The context for the pool's driver calls when no context of the device is current.
-    pub fn home(&self) -> Context {
-        self.core.lock().reclaimer.contexts.home.context
+    pub fn own_context(&self) -> Context {
+        self.core.lock().reclaimer.contexts.own.context
     }
 
     /// Notes that the stream's context uses the pool from now on.
@@ -403,31 +403,31 @@ impl Pool {
     }
 
     /// Runs `work` in the device's primary context, on a thread without a context. That means that context's default
-    /// stream, as in the CUDA runtime. That context is the pool's home from then on. None where it is not active yet
+    /// stream, as in the CUDA runtime. That context is the pool's own from then on. None where it is not active yet
     /// and `make` is false.
     pub fn in_primary<T>(&self, make: bool, work: impl FnOnce() -> T) -> error::Result<Option<T>> {
         self.alive()?;
         let primary = {
             let mut core = self.core.lock();
             core.still_open()?;
-            if !core.reclaimer.contexts.home.primary {
+            if !core.reclaimer.contexts.own.primary {
                 let _relaxed = RelaxedMode::begin(self.driver());
                 let active = || self.calls.query(|driver| driver.primary_active(self.device));
                 if !make && !active().map_err(|error| self.failed(error))? {
                     return Ok(None);
                 }
-                core.reclaimer.move_home(self)?;
+                core.reclaimer.move_to_primary(self)?;
             }
-            core.reclaimer.contexts.home.context
+            core.reclaimer.contexts.own.context
         };
         let _current = self.calls.push(None, primary).map_err(|error| self.failed(error))?;
         Ok(Some(work()))
     }
 
-    /// Runs `work` with the pool's home current.
-    pub fn at_home<T>(&self, work: impl FnOnce() -> T) -> error::Result<T> {
-        let home = self.home();
-        let _entered = self.calls.enter(home).map_err(|error| self.failed(error))?;
+    /// Runs `work` with the pool's own context current.
+    pub fn in_own_context<T>(&self, work: impl FnOnce() -> T) -> error::Result<T> {
+        let own = self.own_context();
+        let _entered = self.calls.enter(own).map_err(|error| self.failed(error))?;
         Ok(work())
     }
 }

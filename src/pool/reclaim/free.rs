@@ -30,16 +30,23 @@ pub enum FreedOn {
         /// The block was allocated on it. Then the stream may be gone.
         is_own: bool,
     },
-    /// On a stream that has no cache.
+    /// On a stream without an id (before CUDA 12.0): it exists.
+    Unidentified {
+        /// The key that its cache would have.
+        key: Key,
+        /// The stream.
+        stream: Stream,
+    },
+    /// On another stream that has no cache.
     Uncached,
 }
 
 impl FreedOn {
-    /// A free on the stream of `key` of a block whose home has the key `home`.
-    pub fn stream(key: Key, home: Option<Key>) -> FreedOn {
+    /// A free on the stream of `key` of a block whose origin has the key `origin`.
+    pub fn stream(key: Key, origin: Option<Key>) -> FreedOn {
         FreedOn::Stream {
             key,
-            is_own: home == Some(key),
+            is_own: origin == Some(key),
         }
     }
 
@@ -60,7 +67,15 @@ impl FreedOn {
     pub fn key(self) -> Option<Key> {
         match self {
             FreedOn::Stream { key, .. } => Some(key),
-            FreedOn::NoStream | FreedOn::Uncached => None,
+            FreedOn::NoStream | FreedOn::Unidentified { .. } | FreedOn::Uncached => None,
+        }
+    }
+
+    /// The stream, as far as it is known.
+    pub fn stream_named(self) -> Option<Stream> {
+        match self {
+            FreedOn::Unidentified { stream, .. } => Some(stream),
+            _ => self.key().map(|key| key.stream),
         }
     }
 
@@ -79,7 +94,7 @@ impl Pool {
             requested: block.requested.load(Ordering::Relaxed),
             resizes: 0,
         };
-        self.record_freed(Action::FreeRequested, id, freed_on.key().map(|key| key.stream));
+        self.record_freed(Action::FreeRequested, id, freed_on.stream_named());
         if self.is_dead() {
             return self.count_free_in_dead_pool(bytes);
         }
@@ -145,6 +160,8 @@ enum Disposition {
     Everyone,
     /// To the stream that freed it, and its arena.
     Stream(Key, Owner),
+    /// To its home, behind an event of its own on the stream.
+    Event(Key, Stream),
     /// To its home, behind the next completion events of all streams that used it.
     Streams(Vec<(Key, Owner)>),
     /// To its home, behind the work of all contexts.
@@ -159,12 +176,26 @@ impl Disposition {
         // No single stream may reuse a block that was used on other streams, too.
         let own = key.filter(|_| uses.is_none());
         if reclaimer.graphs.has(capture) {
-            // What a graph reads from host memory was written before its launch, so none of it is used twice.
-            let inside = own.filter(|key| !pool.options.pinned && pool.caches.lock(*key).1.capture == capture);
+            let inside = match freed_on {
+                // What a graph reads from host memory was written before its launch, so none of it is used twice.
+                _ if pool.options.pinned || uses.is_some() => None,
+                FreedOn::Unidentified { key, stream } => {
+                    let info = pool.calls.query(|driver| driver.stream_capture_info(stream));
+                    let number = info.ok().flatten().and_then(|info| reclaimer.graphs.number_of(info.id));
+                    (number == Some(capture)).then_some(key)
+                }
+                _ => own.filter(|key| pool.caches.lock(*key).1.capture == capture),
+            };
             let owner = inside.and_then(|key| reclaimer.graphs.owner_of(capture, key));
             return owner.map_or(Disposition::Graph(capture), |owner| {
                 Disposition::Capture(capture, owner)
             });
+        }
+        if let FreedOn::Unidentified { key, stream } = freed_on
+            && capture == 0
+            && uses.is_none()
+        {
+            return Disposition::Event(key, stream);
         }
         if freed_on.is_without_stream() && !pool.driver().knows_work() {
             return Disposition::Everyone;
@@ -202,6 +233,10 @@ impl Reclaimer {
                 self.note_free(pool, freed_on);
             }
             (Disposition::Everyone, freed) => self.return_freed(pool, memory, freed),
+            (Disposition::Event(key, stream), freed) => match self.record_event_behind(pool, memory, stream) {
+                Some(at) => self.free_behind_event(pool, memory, freed, (key, at)),
+                None => self.free_for_all(pool, memory, freed, freed_on),
+            },
             (Disposition::Stream(key, owner), Freed::Block { id, .. }) => {
                 give_to_arena(pool, memory, id, (key, owner));
             }
@@ -262,6 +297,7 @@ impl Reclaimer {
     /// Notes the context of a free on a stream whose cache cannot take the block: reclamation waits for that context's
     /// work too, even if it is another device's.
     fn note_foreign_free(&mut self, pool: &Pool, freed_on: FreedOn) {
+        let of = |stream| pool.calls.query(|driver| driver.context_of(stream)).ok();
         let known = freed_on.key().and_then(|key| {
             let (_, inner) = pool.caches.lock(key);
             let known = inner.served().map(|of| of.context);
@@ -269,9 +305,12 @@ impl Reclaimer {
             let is_own = matches!(freed_on, FreedOn::Stream { is_own: true, .. });
             let answers = !is_own && matches!(inner.service, Service::Unused) && !key.stream.is_default();
             drop(inner);
-            let ask = || pool.calls.query(|driver| driver.context_of(key.stream)).ok();
-            known.or_else(|| answers.then(ask).flatten())
+            known.or_else(|| answers.then(|| of(key.stream)).flatten())
         });
+        let known = match freed_on {
+            FreedOn::Unidentified { stream, .. } => of(stream),
+            _ => known,
+        };
         // Otherwise its context is most likely the current one.
         let current = || pool.calls.query(|driver| driver.current_context()).ok().flatten();
         if let Some(context) = known.or_else(current) {

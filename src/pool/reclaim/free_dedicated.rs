@@ -31,14 +31,14 @@ impl Pool {
         let Some(mut block) = self.dedicated.remove(claimed, used) else {
             return;
         };
-        let home = block.home.take();
+        let origin = block.origin.take();
         let freed_on = match freed_on.key() {
-            Some(key) => FreedOn::stream(key, home),
+            Some(key) => FreedOn::stream(key, origin),
             None => freed_on,
         };
         self.free_removed(block, (resizes, shared), freed_on);
-        // The home keeps its key until the block is filed.
-        home.inspect(|home| self.caches.end_use(*home));
+        // The origin keeps its key until the block is filed.
+        origin.inspect(|origin| self.caches.end_use(*origin));
     }
 
     /// As [`Pool::free_dedicated`], for a block that was taken from the table. Others may have been declared to use it.
@@ -48,7 +48,7 @@ impl Pool {
             requested: 0,
             resizes,
         };
-        self.record_dedicated_free(&block, freed_on.key().map(|key| key.stream));
+        self.record_dedicated_free(&block, freed_on.stream_named());
         if self.is_dead() {
             return self.count_free_in_dead_pool(bytes);
         }
@@ -102,13 +102,13 @@ impl Pool {
         (id, cell): (u32, &Cell),
         cut_at: impl FnOnce(&mut DedicatedMemory, u64) -> Option<u64>,
     ) -> u64 {
-        if cell.most.load(Ordering::Relaxed) == 0 {
+        if cell.max_size.load(Ordering::Relaxed) == 0 {
             return 0;
         }
         let Try::Claimed(claimed) = self.dedicated.try_claim(id) else {
             return 0;
         };
-        let [size, touched] = [&claimed.size, &claimed.touched].map(|bytes| bytes.load(Ordering::Relaxed));
+        let [size, peak] = [&claimed.size, &claimed.peak].map(|bytes| bytes.load(Ordering::Relaxed));
         let mut block = claimed.block();
         let Some(block) = block.as_mut() else { return 0 };
         let pending = &core.reclaimer.pending;
@@ -118,7 +118,7 @@ impl Pool {
         if block.capture != 0 || block.pending_tail.is_some() || limits {
             return 0;
         }
-        let cut = cut_at(block, size.max(touched));
+        let cut = cut_at(block, size.max(peak));
         let bytes = cut.map_or(0, |cut| self.cut_block(core, block, cut));
         claimed.update_limits(block);
         bytes
@@ -166,8 +166,8 @@ impl Pool {
         block.pending_tail = None;
         let bytes = self.cut_block(core, block, tail.cut);
         // What the block gets behind that later, nothing has used.
-        let touched = claimed.touched.load(Ordering::Relaxed).min(tail.cut);
-        claimed.touched.store(touched, Ordering::Relaxed);
+        let peak = claimed.peak.load(Ordering::Relaxed).min(tail.cut);
+        claimed.peak.store(peak, Ordering::Relaxed);
         claimed.update_limits(block);
         bytes
     }

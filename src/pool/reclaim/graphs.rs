@@ -172,7 +172,7 @@ impl Captures {
     }
 
     /// Notes that the cache of `key` knows that its stream captures in `number`.
-    pub fn joined(&mut self, number: u32, key: Key) {
+    pub fn note_stream(&mut self, number: u32, key: Key) {
         if let Some(capture) = self.captures.get_mut(&number) {
             let mut keys = capture.keys.lock();
             if !keys.contains(&key) {

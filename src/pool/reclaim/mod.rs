@@ -37,9 +37,9 @@ mod cover;
 pub mod free;
 mod free_dedicated;
 pub mod graphs;
-mod home;
 mod later;
 mod oneshot;
+mod own_context;
 pub mod pending;
 pub mod per_free_events;
 mod poll;
@@ -51,7 +51,7 @@ mod vacate;
 pub mod wait;
 
 pub use contexts::Contexts;
-pub use home::Home;
+pub use own_context::OwnContext;
 
 use graphs::Captures;
 use pending::{Awaited, PendingFrees};

@@ -5,7 +5,7 @@ use crate::pool::free_space::{COMMON, FreeSpace, Owner};
 use crate::pool::reclaim::Reclaimer;
 use crate::pool::reclaim::pending::{Asks, PendingFrees, Polled};
 use crate::pool::reclaim::sets::{Freed, Held};
-use crate::pool::stream_cache::block::{Block, State};
+use crate::pool::stream_cache::block::{Block, BlockState};
 use crate::pool::{Memory, Pool};
 use crate::support::config::ReleaseThreshold;
 use crate::support::error::Result;
@@ -43,7 +43,7 @@ impl Reclaimer {
             self.check_context(pool)?;
         }
         for context in polled.gone {
-            if context != self.contexts.home.context {
+            if context != self.contexts.own.context {
                 self.drop_context(&pool.calls, context);
             }
         }
@@ -165,7 +165,7 @@ impl Reclaimer {
             Freed::Block { id, give_back } => {
                 let (offset, size) = memory.free_space.span(id);
                 match pool.blocks.find(id).map(Block::state) {
-                    Some(State::Pending) => pool.record_freed(Action::FreeCompleted, id, None),
+                    Some(BlockState::Pending) => pool.record_freed(Action::FreeCompleted, id, None),
                     // It was free space already, of a graph or behind an event.
                     _ => pool.record_range_completed(offset, size),
                 }

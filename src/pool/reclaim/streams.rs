@@ -9,7 +9,7 @@ use crate::pool::stream_cache::{Inner, Key, ServedStream, Service};
 use crate::pool::{Core, Pool, StreamView};
 use crate::support::error::{Error, Result};
 use crate::sync::atomic::Ordering;
-use crate::sync::broken;
+use crate::sync::{broken, holds};
 
 impl Pool {
     /// The stream is about to be destroyed, or its handle serves another device now. Records a completion event for
@@ -92,7 +92,7 @@ impl Reclaimer {
         let (_, mut inner) = pool.caches.lock(view.key);
         inner.capture = 0;
         if let Some(served) = inner.served() {
-            let same = served.id == view.id || broken("a stream is recognized by its id");
+            let same = holds("a stream is recognized by its id", served.id == view.id);
             if same && served.device == pool.device {
                 return Ok(served.owner);
             }
@@ -180,7 +180,7 @@ impl Reclaimer {
             inner.service = Service::CapturedOnly;
         }
         drop(inner);
-        self.graphs.joined(number, view.key);
+        self.graphs.note_stream(number, view.key);
         Ok((owner, number))
     }
 

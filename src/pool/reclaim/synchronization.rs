@@ -59,5 +59,5 @@ fn synchronize(calls: &DriverCalls, context: Context) -> Result<()> {
 
 /// The thread ended without sending a result.
 fn ended() -> crate::driver::DriverError {
-    crate::pool::driver_calls::refused("cuCtxSynchronize", crate::driver::Failure::Other)
+    crate::driver::DriverError::refused("cuCtxSynchronize", crate::driver::Failure::Other)
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::driver::{Context, Event, Failure};
 use crate::pool::reclaim::pending::Awaited;
 use crate::pool::reclaim::synchronization::Synchronization;
-use crate::pool::reclaim::{Home, Reclaimer};
+use crate::pool::reclaim::{OwnContext, Reclaimer};
 use crate::pool::{Core, Pool, sharing};
 use crate::support::error::Result;
 use crate::sync::MutexGuard;
@@ -183,7 +183,7 @@ impl Reclaimer {
             return;
         }
         let ids = pool.driver().features().stream_ids;
-        let Home { context, primary, .. } = self.contexts.home;
+        let OwnContext { context, primary, .. } = self.contexts.own;
         let ours = |of: Context| ids || primary && of == context;
         self.pending.destroy_events(&pool.calls, ours);
     }

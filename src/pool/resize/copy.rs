@@ -33,12 +33,18 @@ enum Failed {
 }
 
 impl Pool {
-    /// Resizes a block that was claimed for it and whose home is `home`: makes a new block of `want`, and copies what
+    /// Resizes a block that was claimed for it and whose origin is `origin`: makes a new block of `want`, and copies what
     /// both have in common. Returns its address. On an error the old block is as it was.
-    pub fn resize_by_copying(&self, id: NodeId, block: &Block, home: Option<&StreamCache>, want: Want) -> Result<u64> {
+    pub fn resize_by_copying(
+        &self,
+        id: NodeId,
+        block: &Block,
+        origin: Option<&StreamCache>,
+        want: Want,
+    ) -> Result<u64> {
         let was = block.resizable.swap(RESIZING, Release);
         // A block that was handed out without a stream has only memory that is safe for every caller.
-        let complete = Cell::new(was & COMPLETE != 0 || home.is_none());
+        let complete = Cell::new(was & COMPLETE != 0 || origin.is_none());
         let address = block.address.load(Relaxed);
         let (tag, old) = (block.tag.load(Relaxed), block.size());
         let copied = || self.copied_block(block, address, alignment(was), want, &complete);
@@ -60,10 +66,10 @@ impl Pool {
             self.fill_freed(address, block.size());
             block.resizable.store(0, Release);
             self.free(id, block, FreedOn::NoStream);
-            home.inspect(|home| home.end_use());
+            origin.inspect(|origin| origin.end_use());
             self.counters.frees.fetch_sub(1, Relaxed);
         } else {
-            block.hand_out(home);
+            block.hand_out(origin);
             let complete = if was != 0 && complete.get() { COMPLETE } else { 0 };
             block.resizable.store(was | complete, Release);
         }
@@ -262,7 +268,7 @@ impl Pool {
     fn here(&self, reclaimer: &Reclaimer) -> Result<(Context, Identity)> {
         let current = self.calls.query(|driver| driver.current_context());
         let current = current.map_err(|error| self.failed(error))?;
-        let here = current.unwrap_or(reclaimer.contexts.home.context);
+        let here = current.unwrap_or(reclaimer.contexts.own.context);
         Ok(reclaimer
             .contexts
             .noted(here)

@@ -43,15 +43,15 @@ impl Pool {
         let old = block.size.load(Relaxed);
         let had = block.requested.load(Relaxed);
         let gives_up_ordered = want.requested < block.ordered.load(Relaxed);
-        if want.size > block.most.load(Relaxed) || leaves_handles(&block, want) || gives_up_ordered {
+        if want.size > block.max_size.load(Relaxed) || leaves_handles(&block, want) || gives_up_ordered {
             if block.block().as_ref().is_some_and(|block| block.is_malloc()) {
                 return self.resize_dedicated_by_copying(block, want);
             }
             self.change_memory(&block, want)?;
         }
         if want.requested < had {
-            let touched = block.touched.load(Relaxed).max(self.usable(had));
-            block.touched.store(touched, Relaxed);
+            let peak = block.peak.load(Relaxed).max(self.usable(had));
+            block.peak.store(peak, Relaxed);
         }
         block.size.store(want.size, Relaxed);
         block.requested.store(want.requested, Relaxed);
@@ -82,7 +82,7 @@ impl Pool {
         {
             self.wait_for_remainder(&mut core, remainder)?;
             memory.remainder = None;
-            if want.size <= memory.most() {
+            if want.size <= memory.max_size() {
                 block.update_limits(memory);
                 return Ok(());
             }
@@ -108,7 +108,7 @@ impl Pool {
                 self.dedicated.move_to(block, memory.address);
                 self.counters.moves.fetch_add(1, Relaxed);
             }
-        } else if want.size > memory.most_mapped() {
+        } else if want.size > memory.max_mapped() {
             memory.take_back_tail(want.size, core.memory.physical.page);
         } else if leaves_handles(block, want) {
             self.defer_tail(&mut core, block.id, memory, want.size);

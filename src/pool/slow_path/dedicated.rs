@@ -104,8 +104,8 @@ impl Pool {
         core.memory.obtain_reserve();
         let (capture, owner) = self.dedicated_owner(&mut core, kind, view)?;
         // The request may wait without the lock. Its stream's cache keeps its key meanwhile.
-        let home = view.filter(|_| capture != 0 || owner.is_some()).map(|view| view.key);
-        home.inspect(|home| _ = self.caches.begin_use(*home));
+        let origin = view.filter(|_| capture != 0 || owner.is_some()).map(|view| view.key);
+        origin.inspect(|origin| _ = self.caches.begin_use(*origin));
         if let (DedicatedKind::Resizable, Some(owner), Some(view)) = (kind, owner, view) {
             self.collect(&mut core, &want, owner, view);
         }
@@ -126,9 +126,9 @@ impl Pool {
             DedicatedKind::Passthrough { .. } => DedicatedMemory::malloc(calls, core, want.size, want.align, budget),
         });
         let mut block = made.inspect_err(|_| {
-            home.inspect(|home| self.caches.end_use(*home));
+            origin.inspect(|origin| self.caches.end_use(*origin));
         })?;
-        (block.capture, block.owner, block.home) = (capture, owner, home);
+        (block.capture, block.owner, block.origin) = (capture, owner, origin);
         block.resizable |= kind == DedicatedKind::Passthrough { resizable: true };
         let address = block.address;
         // Other threads had the lock where memory was exchanged for the block.
@@ -158,7 +158,7 @@ impl Pool {
 
     /// A block that was never handed out is freed like any other.
     fn file_unused(&self, core: &mut Core, mut block: Box<DedicatedMemory>) {
-        block.home.take().inspect(|home| self.caches.end_use(*home));
+        block.origin.take().inspect(|origin| self.caches.end_use(*origin));
         core.file(Freed::Dedicated(block));
     }
 
@@ -245,7 +245,7 @@ impl Pool {
         }
         let remainder = Remainder {
             start: used,
-            touched: block.touched,
+            touched: block.peak,
             number: rest.number(),
         };
         Some((block, remainder))
@@ -265,13 +265,13 @@ impl Pool {
         let page = physical.page;
         // The stream's work may still use what it freed, so the new block must be at least as large as all that was
         // used. If the block shrinks and grows again, it waits for that work, so a completion event has to cover it.
-        let most = match self.may_wait_for_remainders(reclaimer) {
+        let at_most = match self.may_wait_for_remainders(reclaimer) {
             true => size,
             false => used,
         };
-        let own = |block: &DedicatedMemory, covered: bool| covered && block.fits(size, page) && block.touched <= most;
+        let own = |block: &DedicatedMemory, covered: bool| covered && block.fits(size, page) && block.peak <= at_most;
         if let Some((mut block, remainder)) = owner.and_then(|owner| self.take_behind(reclaimer, owner, used, own)) {
-            block.renew(size, block.touched);
+            block.renew(size, block.peak);
             block.remainder = Some(remainder);
             return Ok(Built::Done(*block));
         }
@@ -285,7 +285,7 @@ impl Pool {
             return Ok(Built::Done(block));
         }
         // Another block may need what a larger one has beyond, once nothing more may be created.
-        if budget.beside < size
+        if budget.keeping < size
             && let Some((mut block, beyond)) = physical.take_larger(size)
         {
             core.release(beyond);

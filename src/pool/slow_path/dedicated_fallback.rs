@@ -107,7 +107,7 @@ impl DedicatedFallback<'_, '_> {
 /// What may be created.
 fn budget(pool: &Pool, core: &Core, want: &Want, within_allowance: bool, refused: bool) -> Budget {
     let allowance = pool.growth_allowance(core, COMMON, want);
-    let most = match within_allowance {
+    let at_most = match within_allowance {
         // A driver that has refused memory has only what goes back to it.
         true if refused => 0,
         true => allowance,
@@ -115,8 +115,8 @@ fn budget(pool: &Pool, core: &Core, want: &Want, within_allowance: bool, refused
     };
     // Nor may cached handles stay beside new ones then.
     Budget {
-        beside: if refused { 0 } else { allowance.min(most) },
-        most,
+        keeping: if refused { 0 } else { allowance.min(at_most) },
+        exchanging: at_most,
     }
 }
 
@@ -172,7 +172,7 @@ fn free_up(pool: &Pool, core: &mut MutexGuard<'_, Core>, lacking: u64, refused: 
         return Ok(true);
     }
     // The stream's next block most likely needs what the last ones had.
-    if pool.cut_ends(core, lacking, |block, used| block.cut_behind_needed(used)) > 0 {
+    if pool.cut_ends(core, lacking, |block, used| block.cut_behind_peak(used)) > 0 {
         return Ok(true);
     }
     // Small ranges that streams freed keep whole pages from being free, so they are coalesced first.

@@ -12,7 +12,7 @@ use crate::pool::free_space::Owner;
 use crate::pool::{Core, Pool, Want};
 
 /// The smallest growth allowance beyond the peak in use. At 1.04 × a few pages, moving handles would scatter the mapped
-/// segments before the pool has grown (docs/measurements).
+/// segments before the pool has grown.
 const MIN_ALLOWANCE: u64 = 10 << 20;
 
 /// How many requests are counted together.

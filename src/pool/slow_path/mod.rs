@@ -1,7 +1,7 @@
 //! The slow path: a request that missed its stream's cache looks for memory.
 //!
 //! Most of them find a fit in their stream's arena or in common free space at once (`arena.rs`). The others go through
-//! four phases (`phases.rs`), whose steps are in `steps.rs`. Where none finds memory, the request waits for pending
+//! four phases (`phases.rs`), whose steps are in `steps.rs` and `behind.rs`. Where none finds memory, the request waits for pending
 //! memory, at most `wait_ms`, and begins again with the first phase. Where there is no more to wait for, idle handles
 //! are unmapped, and mapped where the request fits. Then the out-of-memory handlers run (`allocator`), and null is
 //! returned with a reason.
@@ -15,7 +15,7 @@ use crate::pool::free_space::{Cut, FreeSpace, NodeId};
 use crate::pool::give_back::Others;
 use crate::pool::physical::Ahead;
 use crate::pool::reclaim::pending::Asks;
-use crate::pool::reclaim::per_free_events::Reach;
+use crate::pool::reclaim::per_free_events::Scope;
 use crate::pool::reclaim::wait::Wait;
 use crate::pool::stream_cache::block::Blocks;
 use crate::pool::{Core, Pool, StreamView, Want};
@@ -24,6 +24,7 @@ use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 
 mod arena;
+mod behind;
 pub mod dedicated;
 pub mod dedicated_fallback;
 pub mod growth_allowance;
@@ -62,8 +63,8 @@ impl Pool {
             return Ok(found.address);
         }
         let requester = self.requester(&mut core, view)?;
-        // The request may wait without the lock. Its stream's cache is the block's home, and keeps its key from now on.
-        let home = view.map(|view| self.caches.begin_use(view.key));
+        // The request may wait without the lock. Its stream's cache is the block's origin, and keeps its key from now on.
+        let origin = view.map(|view| self.caches.begin_use(view.key));
         let found = SlowPath {
             pool: self,
             core: &mut core,
@@ -76,10 +77,10 @@ impl Pool {
         }
         .find();
         let id = found.inspect_err(|_| {
-            home.inspect(|home| home.end_use());
+            origin.inspect(|origin| origin.end_use());
         })?;
         if id > Blocks::MAX {
-            home.inspect(|home| home.end_use());
+            origin.inspect(|origin| origin.end_use());
             core.memory
                 .free_space
                 .put_back(id, requester.owner(self.options.pinned));
@@ -87,7 +88,7 @@ impl Pool {
             return Err(Error::OutOfMemory(format!("more than {} blocks at once", Blocks::MAX)));
         }
         let address = self.make_block(&core.memory.free_space, id, &want)?;
-        self.blocks.get(id).hand_out(home);
+        self.blocks.get(id).hand_out(origin);
         self.addresses.index.set(core.memory.free_space.span(id).0, id);
         core.memory.free_space.hold(id, requester.arena(self.options.pinned));
         let charge = match requester {
@@ -187,7 +188,7 @@ impl SlowPath<'_, '_> {
     fn find(&mut self) -> Result<NodeId> {
         self.record_due_event();
         self.cover_early();
-        if let Some(id) = self.take_behind_event(Reach::Exact) {
+        if let Some(id) = self.take_behind_event(Scope::Exact) {
             return Ok(id);
         }
         if let Some(id) = self.take_fit(Cut::Fair) {

@@ -20,7 +20,7 @@ use crate::pool::Core;
 use crate::pool::decide::{Covers, Trigger};
 use crate::pool::free_space::{Cut, NodeId};
 use crate::pool::reclaim::pending::Asks;
-use crate::pool::reclaim::per_free_events::Reach;
+use crate::pool::reclaim::per_free_events::Scope;
 use crate::support::error::Result;
 
 /// What a step comes to: memory or an error ends the request's way, and otherwise it goes on.
@@ -88,7 +88,7 @@ impl SlowPath<'_, '_> {
         {
             self.take_fit_or_joined(Cut::Fair).step()?;
         }
-        self.take_behind_event(Reach::Own).step()?;
+        self.take_behind_event(Scope::Own).step()?;
         self.grow(Moves::None, 0).step()?;
         self.take_left_behind().step()
     }
@@ -158,7 +158,7 @@ impl SlowPath<'_, '_> {
             }
             return Step::Break(Ok(id));
         }
-        self.take_behind_event(Reach::Any).step()?;
+        self.take_behind_event(Scope::Any).step()?;
         self.grow_to_limit().step()?;
         self.take_joined_behind_events().step()?;
         self.note_shortage(epoch);

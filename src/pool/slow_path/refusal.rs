@@ -27,7 +27,7 @@ impl Pool {
         // What is free and pending, and what may be created: a request gets no more than that, and not always so much.
         let device = self
             .calls
-            .device_memory(core.reclaimer.contexts.home.context, self.device);
+            .device_memory(core.reclaimer.contexts.own.context, self.device);
         let free = physical.reserved().saturating_sub(allocated);
         let available = free.saturating_add(self.growth(physical, device));
         match want.size.saturating_sub(available) {

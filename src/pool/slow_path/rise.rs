@@ -70,20 +70,20 @@ impl Rise {
     /// use. None where the pool does not rise, or too much of what it may hold is reserved.
     pub fn ahead(&self, physical: &PhysicalMemory, used: u64, size: u64) -> Option<Ahead> {
         let reserved = physical.reserved();
-        let most = match physical.limit {
+        let at_most = match physical.limit {
             0 => physical.device_memory.saturating_sub(physical.headroom) / PART_OF_DEVICE,
             limit => limit / PART_OF_LIMIT,
         };
-        if self.growths == 0 || reserved + size > most {
+        if self.growths == 0 || reserved + size > at_most {
             return None;
         }
         // The first growths may not be the beginning of a rise, so handles double with each.
-        let spare = FreeSpace::may_leave_unused(size);
-        let handle = spare.saturating_mul(1 << (self.growths - 1).min(16));
+        let unused = FreeSpace::may_leave_unused(size);
+        let handle = unused.saturating_mul(1 << (self.growths - 1).min(16));
         Some(match size > LARGE {
             true => Ahead {
                 reserved: used + used / AHEAD_OF_LARGE,
-                handle: handle.min((reserved / PART_FOR_LARGE).min(LARGEST_FOR_LARGE).max(spare)),
+                handle: handle.min((reserved / PART_FOR_LARGE).min(LARGEST_FOR_LARGE).max(unused)),
             },
             false => Ahead {
                 reserved: used + used / PART,

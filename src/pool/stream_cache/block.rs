@@ -1,13 +1,13 @@
 //! What is known of one block without the pool's lock.
 //!
 //! A descriptor never moves, and its number is that of its node in the free-space bookkeeping. So a number read from
-//! the index may be followed at any time. The block's [`State`] decides which thread may use the rest: only the thread
-//! that moved it out of [`State::Live`] may free the block.
+//! the index may be followed at any time. The block's [`BlockState`] decides which thread may use the rest: only the thread
+//! that moved it out of [`BlockState::Live`] may free the block.
 //!
-//! A block that a stream's cache handed out has that cache as its *home*. It is claimed under the home's lock alone,
-//! with plain loads and stores, because a free on the block's own stream holds that lock anyway. A block without a home
+//! A block that a stream's cache handed out has that cache as its *origin*. It is claimed under the origin's lock alone,
+//! with plain loads and stores, because a free on the block's own stream holds that lock anyway. A block without an origin
 //! is claimed by a compare-and-swap. Its address is compared after the claim, when it cannot change any more: a bad
-//! free may come with the number of a block that is gone, and the owner's free waits for that long. State and home are
+//! free may come with the number of a block that is gone, and the owner's free waits for that long. State and origin are
 //! one word, so that one kind cannot be mistaken for the other.
 
 use std::ptr;
@@ -15,12 +15,12 @@ use std::ptr;
 use crate::pool::free_space::NodeId;
 use crate::pool::stream_cache::{Key, StreamCache};
 use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{OnceBox, boxed, broken, thread};
+use crate::sync::{OnceBox, boxed, broken, holds, thread};
 
 /// The state of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
-pub enum State {
+pub enum BlockState {
     /// Not a block.
     None = 0,
     /// In use.
@@ -66,8 +66,8 @@ pub struct Block {
     pub requested: AtomicU64,
     /// The completion event that covers the last use of a block in a cache.
     pub event_number: AtomicU64,
-    /// A [`State`], and for a live block its home.
-    state_and_home: AtomicPtr<StreamCache>,
+    /// A [`BlockState`], and for a live block its origin.
+    state_and_origin: AtomicPtr<StreamCache>,
     /// The next block of a list in a stream cache.
     pub next: AtomicU32,
     /// The capture that it belongs to, by the pool's own number; 0 means none.
@@ -114,41 +114,41 @@ impl Block {
     }
 
     /// The state of the block.
-    pub fn state(&self) -> State {
-        match self.state_and_home.load(Ordering::Acquire).addr() & STATES {
-            0 => State::None,
-            1 | 4 => State::Live,
-            2 => State::Cached,
-            _ => State::Pending,
+    pub fn state(&self) -> BlockState {
+        match self.state_and_origin.load(Ordering::Acquire).addr() & STATES {
+            0 => BlockState::None,
+            1 | 4 => BlockState::Live,
+            2 => BlockState::Cached,
+            _ => BlockState::Pending,
         }
     }
 
     /// Whether the block is in use.
     #[inline]
     pub fn is_live(&self) -> bool {
-        is_live(self.state_and_home.load(Ordering::Acquire))
+        is_live(self.state_and_origin.load(Ordering::Acquire))
     }
 
     /// Hands out the block. The caller holds the pool's lock, or the lock of the cache that held the block.
     #[inline]
-    pub fn hand_out(&self, home: Option<&StreamCache>) {
-        self.state_and_home.store(live(home), Ordering::Release);
+    pub fn hand_out(&self, origin: Option<&StreamCache>) {
+        self.state_and_origin.store(live(origin), Ordering::Release);
     }
 
     /// Sets a state that is not live. The caller has claimed the block, or holds the lock of the cache that holds it.
     #[inline]
-    pub fn become_free(&self, state: State) {
-        debug_assert_ne!(state, State::Live);
-        self.state_and_home
+    pub fn become_free(&self, state: BlockState) {
+        debug_assert_ne!(state, BlockState::Live);
+        self.state_and_origin
             .store(ptr::without_provenance_mut(state as usize), Ordering::Release);
     }
 
-    /// Claims a live block at `address` whose home is `home`; the caller holds the home's lock. False where the block
-    /// is not live, is not (or no longer) at that address, or has another home.
+    /// Claims a live block at `address` whose origin is `origin`; the caller holds the origin's lock. False where the block
+    /// is not live, is not (or no longer) at that address, or has another origin.
     #[inline]
-    pub fn claim_at_home(&self, home: &StreamCache, address: u64, to: State) -> bool {
-        let mine = self.state_and_home.load(Ordering::Acquire) == live(Some(home));
-        let mine = mine || broken("a claim at home compares the state");
+    pub fn claim_at_origin(&self, origin: &StreamCache, address: u64, to: BlockState) -> bool {
+        let mine = self.state_and_origin.load(Ordering::Acquire) == live(Some(origin));
+        let mine = holds("a claim at the origin compares the state", mine);
         if mine && self.address.load(Ordering::Relaxed) == address {
             self.become_free(to);
             return true;
@@ -156,26 +156,26 @@ impl Block {
         false
     }
 
-    /// Claims a live block at `address` for its end, and returns the key of its home: the stream that it was allocated on.
+    /// Claims a live block at `address` for its end, and returns the key of its origin: the stream that it was allocated on.
     /// An error where the block is not live, or is not (or no longer) at that address. The caller holds no cache's lock.
     #[cold]
     pub fn claim(&self, address: u64) -> Result<Option<Key>, Gone> {
-        let home = self.claim_as(address, true)?;
-        Ok(home.map(|(_, key)| key))
+        let origin = self.claim_as(address, true)?;
+        Ok(origin.map(|(_, key)| key))
     }
 
-    /// As [`Block::claim`], for a call that hands the block out again or ends its use of the home, which is returned and
+    /// As [`Block::claim`], for a call that hands the block out again or ends its use of the origin, which is returned and
     /// keeps its key until then.
     #[cold]
     pub fn claim_for_resize(&self, address: u64) -> Result<Option<&StreamCache>, Gone> {
-        let home = self.claim_as(address, false)?;
-        Ok(home.map(|(home, _)| home))
+        let origin = self.claim_as(address, false)?;
+        Ok(origin.map(|(origin, _)| origin))
     }
 
     fn claim_as(&self, address: u64, ends: bool) -> Result<Option<(&StreamCache, Key)>, Gone> {
         loop {
-            let word = self.state_and_home.load(Ordering::Acquire);
-            if word.addr() & STATES == State::Claimed as usize {
+            let word = self.state_and_origin.load(Ordering::Acquire);
+            if word.addr() & STATES == BlockState::Claimed as usize {
                 if broken("the owner's free waits for a thread that checks the block") {
                     return Err(Gone);
                 }
@@ -185,36 +185,36 @@ impl Block {
             if !is_live(word) {
                 return Err(Gone);
             }
-            let home = word.map_addr(|word| word & !STATES);
-            // SAFETY: a word with a home was made of a reference to a cache. Caches live as long as their allocator,
+            let origin = word.map_addr(|word| word & !STATES);
+            // SAFETY: a word with an origin was made of a reference to a cache. Caches live as long as their allocator,
             // from which the caller borrows the block.
-            let Some(home) = (unsafe { home.as_ref() }) else {
-                let claimed = ptr::without_provenance_mut(State::Claimed as usize);
+            let Some(origin) = (unsafe { origin.as_ref() }) else {
+                let claimed = ptr::without_provenance_mut(BlockState::Claimed as usize);
                 let exchanged =
-                    self.state_and_home
+                    self.state_and_origin
                         .compare_exchange(word, claimed, Ordering::AcqRel, Ordering::Relaxed);
-                if exchanged.is_err() && !broken("a claim of a block without a home is one step") {
+                if exchanged.is_err() && !broken("a claim of a block without an origin is one step") {
                     continue;
                 }
                 let there = self.address.load(Ordering::Relaxed) == address;
-                if there || broken("a claim compares the address") {
-                    self.become_free(State::Pending);
+                if holds("a claim compares the address", there) {
+                    self.become_free(BlockState::Pending);
                     return Ok(None);
                 }
                 // A bad free raced with the reuse of the number for another block. That block stays as it is.
                 self.hand_out(None);
                 return Err(Gone);
             };
-            let mut held = (!broken("a claim with a home holds its lock")).then(|| home.inner.lock());
-            if self.claim_at_home(home, address, State::Pending) {
+            let mut held = (!broken("a claim with an origin holds its lock")).then(|| origin.inner.lock());
+            if self.claim_at_origin(origin, address, BlockState::Pending) {
                 if let Some(inner) = held.as_mut().filter(|_| ends) {
                     inner.in_use = inner.in_use.wrapping_sub(1);
                 }
-                return Ok(Some((home, home.key())));
+                return Ok(Some((origin, origin.key())));
             }
             drop(held);
-            // Another thread claimed it; or it was freed and handed out again, and has another home now.
-            if self.state_and_home.load(Ordering::Acquire) == word {
+            // Another thread claimed it; or it was freed and handed out again, and has another origin now.
+            if self.state_and_origin.load(Ordering::Acquire) == word {
                 return Err(Gone);
             }
         }
@@ -228,12 +228,12 @@ pub struct Gone;
 #[inline]
 fn is_live(word: *mut StreamCache) -> bool {
     let state = word.addr() & STATES;
-    state == State::Live as usize || state == State::Claimed as usize
+    state == BlockState::Live as usize || state == BlockState::Claimed as usize
 }
 
-fn live(home: Option<&StreamCache>) -> *mut StreamCache {
-    let home = home.map_or(ptr::null_mut(), |home| ptr::from_ref(home).cast_mut());
-    home.map_addr(|home| home | State::Live as usize)
+fn live(origin: Option<&StreamCache>) -> *mut StreamCache {
+    let origin = origin.map_or(ptr::null_mut(), |origin| ptr::from_ref(origin).cast_mut());
+    origin.map_addr(|origin| origin | BlockState::Live as usize)
 }
 
 const CHUNK: usize = if cfg!(loom) { 8 } else { 1024 };
@@ -283,7 +283,7 @@ impl Block {
             requested: AtomicU64::new(0),
             event_number: AtomicU64::new(0),
             born: AtomicU32::new(0),
-            state_and_home: AtomicPtr::new(ptr::null_mut()),
+            state_and_origin: AtomicPtr::new(ptr::null_mut()),
             next: AtomicU32::new(0),
             capture: AtomicU32::new(0),
             stream_uses: AtomicU32::new(0),

@@ -2,7 +2,7 @@
 
 use crate::pool::Pool;
 use crate::pool::free_space::{COMMON, FreeSpace, NodeId, Owner};
-use crate::pool::stream_cache::block::State;
+use crate::pool::stream_cache::block::BlockState;
 use crate::pool::stream_cache::{Inner, StreamCache};
 use crate::sync::atomic::Ordering;
 use crate::sync::broken;
@@ -11,7 +11,7 @@ impl Pool {
     /// Ends a block: its number has no meaning any more.
     pub(in crate::pool) fn end_block(&self, free_space: &FreeSpace, id: NodeId) {
         if let Some(block) = self.blocks.find(id) {
-            block.become_free(State::None);
+            block.become_free(BlockState::None);
             block.capture.store(0, Ordering::Relaxed);
         }
         self.addresses.index.set(free_space.span(id).0, 0);

@@ -3,7 +3,7 @@
 
 use crate::history::Action;
 use crate::pool::free_space::NodeId;
-use crate::pool::stream_cache::block::{Block, State};
+use crate::pool::stream_cache::block::{Block, BlockState};
 use crate::pool::stream_cache::lifetimes::Lifetimes;
 use crate::pool::stream_cache::lock::Guard;
 use crate::pool::stream_cache::{Inner, StreamCache};
@@ -71,7 +71,7 @@ impl Pool {
         trusted: bool,
     ) -> FreedToCache {
         let mine = inner.serves(self.device) && block.is_plain();
-        let to = if mine { State::Cached } else { State::Pending };
+        let to = if mine { BlockState::Cached } else { BlockState::Pending };
         if !inner.claim(cache, block, address, to) {
             return FreedToCache::NotClaimed;
         }

@@ -3,7 +3,8 @@
 //! A request's outputs live on, and its scratch memory does not. Where both are cut from the same end, each output that
 //! is left splits what the next request needs. So the stream compares how long its *smaller* and its *larger* blocks
 //! live, and takes the smaller ones from the high end of its arena while they live longer. Where both live equally long,
-//! as with two contexts on one stream, one end for all holds less (docs/measurements).
+//! as with two contexts on one stream, one end for all holds less
+//! (docs/decisions/0002-two-ends-of-an-arena.md).
 
 use crate::pool::free_space::{APART, End};
 

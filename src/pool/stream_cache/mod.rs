@@ -32,7 +32,7 @@ use crate::pool::stream_cache::table::KeyCell;
 use crate::pool::{Pool, Want};
 use crate::sync::atomic::Ordering;
 use crate::sync::{OnceBox, broken};
-use block::{Block, State};
+use block::{Block, BlockState};
 
 pub use table::StreamCaches;
 
@@ -117,7 +117,7 @@ pub struct Inner {
     pub capture: u32,
     /// The device of that capture.
     pub capture_device: i32,
-    /// Blocks in use that have this cache as their home, in every device's pool, and those that are about to be handed out.
+    /// Blocks in use that have this cache as their origin, in every device's pool, and those that are about to be handed out.
     pub in_use: u64,
     /// Requests satisfied here.
     pub allocations: u64,
@@ -230,17 +230,17 @@ impl Inner {
         self.known_context == Some((pool.device, context, pool.forgotten.load(Ordering::Acquire)))
     }
 
-    /// Hands out a block with this cache as its home. `cache` is the cache whose contents these are.
+    /// Hands out a block with this cache as its origin. `cache` is the cache whose contents these are.
     #[inline]
     pub fn hand_out(&mut self, cache: &StreamCache, block: &Block) {
         self.in_use += 1;
         block.hand_out(Some(cache));
     }
 
-    /// Claims a live block at `address` whose home `cache` is: see [`Block::claim_at_home`].
+    /// Claims a live block at `address` whose origin `cache` is: see [`Block::claim_at_origin`].
     #[inline]
-    pub fn claim(&mut self, cache: &StreamCache, block: &Block, address: u64, to: State) -> bool {
-        let claimed = block.claim_at_home(cache, address, to);
+    pub fn claim(&mut self, cache: &StreamCache, block: &Block, address: u64, to: BlockState) -> bool {
+        let claimed = block.claim_at_origin(cache, address, to);
         if claimed {
             self.in_use = self.in_use.wrapping_sub(1);
         }

@@ -1,7 +1,7 @@
 //! The table of stream caches: a cache is found by its key without a lock.
 //!
 //! Caches are never moved or freed, so a pointer to one stays valid. A cache that serves no stream, and that no block in
-//! use names as its home, is *vacant*, and may get another key of the same bucket. So the table does not grow with every
+//! use names as its origin, is *vacant*, and may get another key of the same bucket. So the table does not grow with every
 //! stream that ever was. The key changes only under the cache's own lock and that of the table. A reader that has found a
 //! cache by its key locks it and compares the key again; where it differs, it looks again.
 
@@ -9,7 +9,7 @@ use crate::driver::Stream;
 use crate::pool::stream_cache::lock::Guard;
 use crate::pool::stream_cache::{Inner, Key, StreamCache};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Mutex, OnceBox, broken};
+use crate::sync::{Mutex, OnceBox, holds};
 
 // Few in unit tests, so that these reach the end of what is kept.
 const BUCKETS: usize = match (cfg!(loom), cfg!(test)) {
@@ -115,7 +115,7 @@ impl StreamCaches {
         cache
     }
 
-    /// What was to have the cache of `key` as its home was freed, or was not handed out: see [`StreamCaches::begin_use`].
+    /// What was to have the cache of `key` as its origin was freed, or was not handed out: see [`StreamCaches::begin_use`].
     pub fn end_use(&self, key: Key) {
         self.lock(key).1.in_use -= 1;
     }
@@ -188,7 +188,7 @@ impl StreamCache {
     #[inline]
     fn lock_as(&self, key: Key) -> Option<Guard<'_, Inner>> {
         let inner = self.inner.lock();
-        let same = self.key() == key || broken("a cache that is locked still has its key");
+        let same = holds("a cache that is locked still has its key", self.key() == key);
         same.then_some(inner)
     }
 

@@ -169,7 +169,7 @@ fn block_of_another_device_than_the_current_one_waits_for_both() {
     assert_eq!(bench.machine.faults(), Vec::<String>::new());
 }
 
-/// The application has a context of its own, and the pool's home is that context. The default stream of a thread
+/// The application has a context of its own, and the pool's own is that one. The default stream of a thread
 /// without a context is the primary context's nevertheless.
 #[test]
 fn default_stream_without_context_is_not_that_of_a_context_of_the_applications() {
@@ -242,7 +242,7 @@ fn declared_use_without_context_delays_the_reuse() {
     assert_eq!(bench.machine.faults(), Vec::<String>::new());
 }
 
-/// A thread without a context works on the default stream while a driver call fails as `arm` says. The pool's home is the
+/// A thread without a context works on the default stream while a driver call fails as `arm` says. The pool's own context is the
 /// application's own context at first, or the primary one. False where the calls did not come so far.
 fn keeps_context_and_mode(version: u32, own: bool, what: &str, arm: impl FnOnce(&Machine)) -> bool {
     let config = SimConfig {

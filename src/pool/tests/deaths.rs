@@ -273,40 +273,6 @@ fn resize_survives_a_context_that_is_destroyed_meanwhile() {
     }
 }
 
-/// A stream waited for work of another context, and its own context is destroyed, but the work goes on.
-#[test]
-fn work_that_a_destroyed_stream_waited_for_is_waited_for() {
-    for version in [11_080, 12_040, 12_090] {
-        let config = SimConfig {
-            version,
-            ..SimConfig::default()
-        };
-        let bench = Bench::on(config, "limit=64MiB,wait_ms=1");
-        let first = bench.stream();
-        let block = bench.get(64 * MIB, Some(first));
-        let kernel = bench
-            .app(|machine| machine.launch_persistent(first, &[(block, 64 * MIB)]))
-            .unwrap();
-        let order = bench.app(|machine| {
-            let event = machine.event_create().unwrap();
-            machine.event_record(event, first).unwrap();
-            event
-        });
-        let context = bench.app(|machine| machine.context_create(0)).unwrap();
-        let second = bench.stream();
-        bench.app(|machine| machine.stream_wait_event(second, order)).unwrap();
-        bench.put(block, Some(second));
-        // A request that is refused records a completion event.
-        assert!(bench.request(128 * MIB, 0, Some(second)).is_err());
-        bench.app(|machine| machine.context_destroy(context)).unwrap();
-        let early = bench.request(64 * MIB, 0, None);
-        assert_eq!(bench.wrong(), Vec::<String>::new(), "{version}");
-        assert!(early.is_err(), "{version}: the first context's work is not over");
-        assert!(bench.machine.release_persistent(kernel));
-        bench.finish();
-    }
-}
-
 /// The per-thread default stream of a thread that has ended is not that of a later thread, which may have its address.
 #[test]
 fn later_thread_has_another_default_stream() {

@@ -36,21 +36,6 @@ fn pop(bench: &Bench) {
 }
 
 #[test]
-fn stream_at_a_returned_handle_that_only_frees_is_waited_for() {
-    for flags in [0, RESIZABLE] {
-        let (bench, context) = visited("");
-        pop(&bench);
-        let first = bench.stream();
-        let block = bench.request(64 * MIB, flags, Some(first)).unwrap();
-        bench.app(|machine| machine.stream_destroy(first)).unwrap();
-        bench.app(|machine| machine.context_push(context)).unwrap();
-        let second = bench.stream();
-        assert_eq!(first, second, "the handle comes back");
-        freed_there_is_not_handed_out_early(bench, block, second, pop);
-    }
-}
-
-#[test]
 fn stream_at_a_returned_handle_is_waited_for_after_its_context_returned_too() {
     let (bench, context) = visited("");
     pop(&bench);

@@ -20,6 +20,7 @@ mod contexts;
 mod deaths;
 mod decay;
 mod destroyed_contexts;
+mod ends;
 mod faults;
 mod frees;
 mod granularity;

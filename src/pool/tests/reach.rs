@@ -70,7 +70,7 @@ fn pinned_memory_waits_for_the_work_of_every_device() {
     }
 }
 
-/// The pool's home is a context of the application, and the CUDA runtime is used later.
+/// The pool's own context is a context of the application, and the CUDA runtime is used later.
 #[test]
 fn memory_waits_for_the_work_of_a_primary_context_that_comes_later() {
     for (version, external) in VERSIONS

@@ -74,10 +74,10 @@ fn a_double_free_while_it_is_handed_out_again() {
 #[test]
 fn claims_without_a_check() {
     let words = ["one of two frees"];
-    caught("a claim at home compares the state", &words, || {
+    caught("a claim at the origin compares the state", &words, || {
         explore("", 2, twice([Some(0), Some(0)]))
     });
-    caught("a claim with a home holds its lock", &words, || {
+    caught("a claim with an origin holds its lock", &words, || {
         explore("", 2, twice([Some(0), Some(1)]))
     });
 }

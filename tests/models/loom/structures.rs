@@ -6,7 +6,7 @@ use crate::world::{caught, explore, spawn};
 use trtalloc::driver::Stream;
 use trtalloc::pool::dedicated::DedicatedTable;
 use trtalloc::pool::index::Index;
-use trtalloc::pool::stream_cache::block::{Blocks, State};
+use trtalloc::pool::stream_cache::block::{BlockState, Blocks};
 use trtalloc::pool::stream_cache::{Key, StreamCaches};
 use trtalloc::pool::{DedicatedMemory, Lock};
 
@@ -165,7 +165,7 @@ fn reused_number() {
     };
     let freed = block.claim(4096).is_ok();
     if freed {
-        block.become_free(State::None);
+        block.become_free(BlockState::None);
         block.address.store(8192, Ordering::Relaxed);
         block.hand_out(None);
         assert!(block.claim(8192).is_ok(), "the owner of the second block may free it");
@@ -252,7 +252,7 @@ fn a_claim_of_any_number() {
         &words,
         || explore("", 3, reused_number),
     );
-    caught("a claim of a block without a home is one step", &words, || {
+    caught("a claim of a block without an origin is one step", &words, || {
         explore("", 3, reused_number)
     });
 }

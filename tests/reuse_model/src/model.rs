@@ -40,7 +40,7 @@ pub struct Bounds {
     pub steps: usize,
 }
 
-/// Calls that the application may not make, because the pool does not support them: see docs/ARCHITECTURE.md.
+/// Calls that the application may not make, because the pool does not support them: see docs/internals/verification.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Gaps {
     /// A free on a stream that reused a known handle and has allocated nothing, while a context other than the stream's

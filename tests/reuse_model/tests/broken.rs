@@ -18,7 +18,7 @@ fn fails(what: &str, model: Model, steps: usize) {
     );
     assert_eq!(
         counterexample.steps, steps,
-        "{what}: docs/ARCHITECTURE.md has another number of steps"
+        "{what}: the shortest sequence has another length"
     );
 }
 

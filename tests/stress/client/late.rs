@@ -1,4 +1,4 @@
-//! Frees that name a stream which was destroyed: the stream that the block was allocated on. docs/ARCHITECTURE.md allows that
+//! Frees that name a stream which was destroyed: the stream that the block was allocated on. docs/internals/reclamation.md allows that
 //! ("Streams that free") where the driver has ids of streams, and no fill is queued. Where memory was short, the free of a block
 //! that was allocated lately names its stream to the driver, so there must be enough.
 

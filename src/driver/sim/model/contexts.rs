@@ -28,7 +28,8 @@ impl MachineState {
         Ok(())
     }
 
-    /// Ends a context and everything in it. Its work counts as completed.
+    /// Ends a context and everything in it. Its work counts as completed. The work of a green context goes on, because its
+    /// streams outlive it (cuGreenCtxDestroy), and events of the primary context cover it.
     pub(super) fn kill_context(&mut self, context: usize) {
         let id = self.contexts[context].id;
         if id == 0 {
@@ -41,8 +42,10 @@ impl MachineState {
                 self.close_stream(slot);
             }
         }
-        for queue in std::mem::take(&mut self.contexts[context].queues) {
-            self.queues.remove(queue);
+        let queues = std::mem::take(&mut self.contexts[context].queues);
+        match self.contexts[context].green_of {
+            Some(primary) if self.contexts[primary].id != 0 => self.contexts[primary].queues.extend(queues),
+            _ => queues.into_iter().for_each(|queue| self.queues.remove(queue)),
         }
         self.queues.resume(self.tables.now());
         self.contexts[context].blocking.clear();

@@ -28,9 +28,9 @@ const LARGEST: u64 = 1 << 30;
 #[derive(Debug, Clone, Copy)]
 pub struct Budget {
     /// Bytes that may be created while cached handles that do not fit stay.
-    pub beside: u64,
+    pub keeping: u64,
     /// Bytes that may be created at all, beyond those of cached handles that go back to the driver for them.
-    pub most: u64,
+    pub exchanging: u64,
 }
 
 /// What became of a request for memory.
@@ -92,7 +92,7 @@ impl Plan {
     fn with(
         physical: &PhysicalMemory,
         at: u64,
-        (least, most): (u64, u64),
+        (least, at_most): (u64, u64),
         smallest: u64,
         shrinks: bool,
         budget: Budget,
@@ -107,11 +107,11 @@ impl Plan {
             true => at.max(first).min(cap).clamp(page, LARGEST) / page * page,
             false => LARGEST,
         };
-        let (mut at, end, far_end) = (at, at + least, at + most);
+        let (mut at, end, far_end) = (at, at + least, at + at_most);
         let mut used: BTreeMap<u64, usize> = BTreeMap::new();
         let mut cached = |at: u64| {
-            let most = largest_at(at).min(far_end - at);
-            let sizes = physical.cached_handles.range(smallest.min(most)..=most).rev();
+            let at_most = largest_at(at).min(far_end - at);
+            let sizes = physical.cached_handles.range(smallest.min(at_most)..=at_most).rev();
             let left = |size: &u64| used.get(size).copied().unwrap_or(0);
             let (size, _) = sizes.into_iter().find(|(size, handles)| handles.len() > left(size))?;
             *used.entry(*size).or_default() += 1;
@@ -131,16 +131,16 @@ impl Plan {
             pieces.push(piece);
             at += piece.size;
         }
-        let exchange = new.saturating_sub(budget.beside);
+        let exchange = new.saturating_sub(budget.keeping);
         let exchange = exchange.min(physical.cached_handle_bytes - from_cache);
-        if new - exchange > budget.most {
-            return Err(new - exchange - budget.most);
+        if new - exchange > budget.exchanging {
+            return Err(new - exchange - budget.exchanging);
         }
         let mut ahead = 0;
         // Memory ahead of the size takes only a part of what may be created at all, because others need some too.
         if let Some(last) = pieces.last_mut().filter(|last| !last.cached) {
             let largest = largest_at(at - last.size);
-            let may_create = budget.beside.saturating_sub(new) / 2 / page * page;
+            let may_create = budget.keeping.saturating_sub(new) / 2 / page * page;
             ahead = may_create.min(far_end - at).min(largest - last.size);
             last.size += ahead;
         }
@@ -192,12 +192,12 @@ impl Plan {
             physical = lock.physical();
             let released = gone - physical.refill_after(gone, self.exchange);
             // Other threads may have created memory meanwhile.
-            let most = self
+            let at_most = self
                 .budget
-                .most
+                .exchanging
                 .saturating_add(released)
                 .min(physical.room_below_limit());
-            let lacking = self.new.saturating_sub(most);
+            let lacking = self.new.saturating_sub(at_most);
             if lacking > 0 {
                 outcome = Ok(Built::Short(lacking));
             }

@@ -31,8 +31,8 @@ impl DedicatedMemory {
         };
         let moves = least > current.size;
         let room = room.max(current.size.saturating_mul(2));
-        let most = ahead(size, page).min(if moves { room } else { current.size });
-        let bytes = (least - had, most - had);
+        let at_most = ahead(size, page).min(if moves { room } else { current.size });
+        let bytes = (least - had, at_most - had);
         let mut plan = match Plan::new(lock.physical(), had, bytes, true, budget) {
             Ok(plan) => plan,
             Err(lacking) => return Ok(Built::Short(lacking)),

@@ -4,6 +4,25 @@
 //! handles are mapped a second time in a larger range, and nothing is copied. The old range stays mapped until the
 //! block is freed and reclaimed, because a captured graph may hold the old address. What a shrink leaves over stays
 //! mapped until it is reclaimed itself; the block may have it back until then.
+//!
+//! The bytes of a resizable block, from the start of its range:
+//!
+//! ```text
+//! |<--------------------- Range::size: addresses --------------------->|
+//! |<------ committed: handles, mapped ------>|<----- room to grow ---->|
+//! |<--- max_size --->|<---- pending tail --->|  cut = max_size
+//! |<- size ->| ahead |
+//! |<--------- peak: the most that the block ever had ---------->| or less
+//! ```
+//!
+//! Where the work of the block before it in the range is pending, that may use the bytes up to [`Remainder::touched`], and the
+//! block has those up to [`Remainder::start`] only. Then `max_size` is `start`, if that is less:
+//!
+//! ```text
+//! |<- size ->|
+//! |<-- start -->|<-- once that work is over -->|
+//! |<---------------- touched ----------------->|
+//! ```
 
 use crate::driver::{Failure, Handle, Result};
 use crate::pool::MAX_ALIGNMENT;
@@ -16,10 +35,12 @@ use crate::pool::stream_cache::Key;
 
 mod gather;
 mod grow;
+mod tail;
 
 use gather::Plan;
 pub use gather::{Budget, Built};
 pub use grow::Grown;
+pub use tail::{PendingTail, Remainder};
 
 /// The least address space of a resizable block, if there is as much.
 const ROOM: u64 = 64 << 20;
@@ -49,39 +70,6 @@ enum Backing {
     },
 }
 
-/// Handles that a shrink left over, which are pending.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PendingTail {
-    /// The offset at which they begin.
-    pub cut: u64,
-    /// A number that distinguishes one shrink from another.
-    pub number: u64,
-}
-
-/// Where the work of a block's stream on the block before it in the range may be pending. The block has the bytes that it was
-/// requested with in the order of its stream, which that work is in, too. What it grows by has no stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Remainder {
-    /// The fewest bytes that the block ever had. Beyond, it may grow only once that work has completed.
-    pub start: u64,
-    /// The bytes from the start of the range that the work may use.
-    pub touched: u64,
-    /// Its number among what is pending.
-    pub number: u64,
-}
-
-impl Remainder {
-    /// Whether the work may use bytes that the block may grow by.
-    pub fn limits(&self) -> bool {
-        self.start < self.touched
-    }
-
-    /// A block that gets fewer bytes gives up some that the work may use.
-    pub fn used(&self) -> u64 {
-        self.start.min(self.touched)
-    }
-}
-
 /// One dedicated allocation.
 #[derive(Debug)]
 pub struct DedicatedMemory {
@@ -93,7 +81,7 @@ pub struct DedicatedMemory {
     /// Bytes requested, once the block was freed; 0 for one that was never handed out.
     pub requested: u64,
     /// The most bytes that the block ever had, once it was freed.
-    pub touched: u64,
+    pub peak: u64,
     /// Whether the block may be resized.
     pub resizable: bool,
     /// What the last shrink left over, unless the block has grown again.
@@ -101,17 +89,17 @@ pub struct DedicatedMemory {
     /// What the block may not have yet of its range.
     pub remainder: Option<Remainder>,
     /// Bytes with which the range was last requested.
-    first: u64,
+    first_size: u64,
     /// The bytes that the range has beyond what its blocks needed.
-    unneeded: IdleBytes,
+    excess: IdleBytes,
     /// The most bytes of the range that its blocks have had, as far as these are still committed.
-    needed: u64,
+    range_peak: u64,
     /// The capture that it belongs to, by the pool's own number; 0 means none.
     pub capture: u32,
     /// The owner of its stream's free space; none for a block without a stream.
     pub owner: Option<Owner>,
     /// The key of the cache of the stream that it was allocated on, which keeps that key meanwhile.
-    pub home: Option<Key>,
+    pub origin: Option<Key>,
     /// Whether its memory goes back to the driver once it is reclaimed.
     pub give_back: bool,
 }
@@ -123,16 +111,16 @@ impl DedicatedMemory {
             address,
             size,
             requested: 0,
-            touched: 0,
+            peak: 0,
             resizable: false,
             pending_tail: None,
             remainder: None,
-            first: size,
-            unneeded: IdleBytes::default(),
-            needed: 0,
+            first_size: size,
+            excess: IdleBytes::default(),
+            range_peak: 0,
             capture: 0,
             owner: None,
-            home: None,
+            origin: None,
             give_back: false,
         }
     }
@@ -154,7 +142,7 @@ impl DedicatedMemory {
     ) -> Result<Built<DedicatedMemory>> {
         let mut lacking = 0;
         for bytes in [size, size.saturating_add(align)] {
-            lacking = lock.physical().lacks(bytes, budget.most);
+            lacking = lock.physical().lacks(bytes, budget.exchanging);
             if lacking > 0 {
                 break;
             }
@@ -162,13 +150,13 @@ impl DedicatedMemory {
             let taken = lock.physical().took(base, bytes);
             let address = base.next_multiple_of(align);
             let block = DedicatedMemory::new(Backing::Malloc(base, bytes), address, size);
-            if taken <= budget.most && address + size <= base + bytes {
+            if taken <= budget.exchanging && address + size <= base + bytes {
                 return Ok(Built::Done(block));
             }
             lock.release(block.into_release());
             // The driver did not use the room beside other small allocations.
-            if taken > budget.most {
-                lacking = taken - budget.most;
+            if taken > budget.exchanging {
+                lacking = taken - budget.exchanging;
                 break;
             }
         }
@@ -210,7 +198,7 @@ impl DedicatedMemory {
         let ahead = ahead(size, page).min(room);
         let block = Self::mapped(calls, lock, (least, ahead), (least, room), true, budget)?;
         Ok(block.map(|mut block| {
-            (block.size, block.first, block.resizable) = (size, size, true);
+            (block.size, block.first_size, block.resizable) = (size, size, true);
             block
         }))
     }
@@ -267,101 +255,19 @@ impl DedicatedMemory {
     }
 
     /// The largest size that needs no change of memory.
-    pub fn most(&self) -> u64 {
-        let most = self.most_mapped();
+    pub fn max_size(&self) -> u64 {
+        let mapped = self.max_mapped();
         let remainder = self.remainder.filter(Remainder::limits);
-        remainder.map_or(most, |remainder| most.min(remainder.start))
+        remainder.map_or(mapped, |remainder| mapped.min(remainder.start))
     }
 
-    /// As [`DedicatedMemory::most`], where no work on the block before it is pending.
-    pub fn most_mapped(&self) -> u64 {
+    /// As [`DedicatedMemory::max_size`], where no work on the block before it is pending.
+    pub fn max_mapped(&self) -> u64 {
         match self.pending_tail {
             _ if !self.resizable || matches!(self.backing, Backing::Malloc(..)) => 0,
             Some(pending_tail) => pending_tail.cut,
             None => self.committed(),
         }
-    }
-
-    /// See [`Cell::shrinks_at`](crate::pool::dedicated::Cell::shrinks_at). A graph may write to all that it was captured with.
-    pub fn shrinks_at(&self) -> u64 {
-        if self.capture != 0 || !self.resizable {
-            return 0;
-        }
-        self.boundaries().take_while(|at| *at < self.most()).last().unwrap_or(0)
-    }
-
-    /// Where one handle ends and the next begins.
-    fn boundaries(&self) -> impl Iterator<Item = u64> {
-        let handles: &[(Handle, u64)] = match &self.backing {
-            Backing::Malloc(..) => &[],
-            Backing::Mapped { handles, .. } => handles,
-        };
-        handles.iter().scan(0, |at, (_, size)| {
-            *at += size;
-            Some(*at)
-        })
-    }
-
-    /// Where the whole handles begin that a block of `size` bytes, with its pages ahead, does not need.
-    pub fn cut_for(&self, size: u64, page: u64) -> Option<u64> {
-        self.cut_at(ahead(size, page))
-    }
-
-    /// As [`DedicatedMemory::cut_at`], behind what earlier blocks of the range have had, too.
-    pub fn cut_behind_needed(&self, bytes: u64) -> Option<u64> {
-        self.cut_at(bytes.max(self.needed))
-    }
-
-    /// Where whole handles begin behind the first `bytes` bytes, unless they are pending already.
-    pub fn cut_at(&self, bytes: u64) -> Option<u64> {
-        let most = self.most();
-        self.boundaries().find(|at| *at >= bytes).filter(|at| *at < most)
-    }
-
-    /// A part of what the last shrink left over is needed again, for `size` bytes. The rest stays what it is: nothing
-    /// has used it since.
-    pub fn take_back_tail(&mut self, size: u64, page: u64) {
-        let needed = ahead(size, page);
-        let cut = self.boundaries().find(|at| *at >= needed);
-        let cut = cut.filter(|at| *at < self.committed());
-        self.pending_tail = self
-            .pending_tail
-            .and_then(|tail| cut.map(|cut| PendingTail { cut, ..tail }));
-    }
-
-    /// Gives up every handle from `cut` on, which lies between two of them: nothing uses them any more. They have to leave
-    /// before the block is changed again.
-    pub fn cut(&mut self, cut: u64) -> DeferredRelease {
-        let Backing::Mapped {
-            ranges,
-            handles,
-            committed,
-        } = &mut self.backing
-        else {
-            return DeferredRelease::default();
-        };
-        let mut at = 0;
-        let keep = handles.iter().take_while(|(_, size)| {
-            at += size;
-            at <= cut
-        });
-        let keep = keep.count();
-        let mut deferred = DeferredRelease {
-            handles: handles.split_off(keep),
-            ..DeferredRelease::default()
-        };
-        for range in ranges.iter_mut().filter(|range| range.mapped > cut) {
-            deferred.mappings.push((range.base + cut, range.mapped - cut));
-            range.mapped = cut;
-        }
-        let cut_off = *committed - cut;
-        *committed = cut;
-        self.unneeded.take(cut_off);
-        self.needed = self.needed.min(cut);
-        if let Some(remainder) = &mut self.remainder {
-            remainder.touched = remainder.touched.min(cut);
-        }
-        deferred
     }
 
     /// Whether it can serve a request of `size` bytes that may safely use it, without wasting most of it.
@@ -374,8 +280,8 @@ impl DedicatedMemory {
 
     /// Whether it is a freed block that had grown, and can serve a request of `size` bytes that may grow likewise.
     pub fn may_serve_growth(&self, size: u64) -> bool {
-        let similar = size >= self.first / SIMILAR && size <= self.committed();
-        self.resizable && self.touched > self.first && similar
+        let similar = size >= self.first_size / SIMILAR && size <= self.committed();
+        self.resizable && self.peak > self.first_size && similar
     }
 
     /// Whether it can grow to `size` bytes in place.
@@ -386,26 +292,26 @@ impl DedicatedMemory {
         }
     }
 
-    /// Makes a freed block a block of `size` bytes; `touched` are the bytes that may not be safe for every stream.
-    pub fn renew(&mut self, size: u64, touched: u64) {
-        self.unneeded.note(self.committed().saturating_sub(self.touched));
-        (self.size, self.first, self.touched, self.needed) = (size, size, touched, 0);
+    /// Makes a freed block a block of `size` bytes; `peak` are the bytes that may not be safe for every stream.
+    pub fn renew(&mut self, size: u64, peak: u64) {
+        self.excess.note(self.committed().saturating_sub(self.peak));
+        (self.size, self.first_size, self.peak, self.range_peak) = (size, size, peak, 0);
         (self.requested, self.capture, self.give_back) = (0, 0, false);
         (self.pending_tail, self.remainder) = (None, None);
     }
 
     /// Makes a freed block that had grown a block of `size` bytes, whose stream most likely needs all of it again.
     pub fn renew_for_growth(&mut self, size: u64) {
-        let needed = self.needed.max(self.touched);
+        let peak = self.range_peak.max(self.peak);
         self.renew(size, 0);
-        self.needed = needed;
+        self.range_peak = peak;
     }
 
     /// Ends a window of time in which a live block needs `used` bytes. Returns the bytes at the end that no block of the
     /// range needed in the last windows.
     pub fn end_window(&mut self, used: u64) -> u64 {
-        self.unneeded.end_window(self.committed().saturating_sub(used));
-        self.unneeded.idle()
+        self.excess.end_window(self.committed().saturating_sub(used));
+        self.excess.idle()
     }
 
     /// Gives up all its ranges but the current one, when nothing uses them any more. They are due.
@@ -415,6 +321,30 @@ impl DedicatedMemory {
             for range in ranges.drain(..current) {
                 physical.note_due_range(range.nothing());
             }
+        }
+    }
+
+    /// Checks the order of its bytes: see the drawing above. The block has `size` bytes.
+    pub fn validate(&self, size: u64) -> std::result::Result<(), String> {
+        let Backing::Mapped {
+            ranges,
+            handles,
+            committed,
+        } = &self.backing
+        else {
+            return Ok(());
+        };
+        let held: u64 = handles.iter().map(|(_, size)| size).sum();
+        let current = ranges.last().is_some_and(|range| range.mapped == *committed);
+        let ranges = ranges.iter().all(|range| range.mapped <= range.size.min(*committed));
+        let cut = self
+            .pending_tail
+            .is_none_or(|tail| tail.cut < *committed && self.boundaries().any(|at| at == tail.cut));
+        let touched = self.remainder.is_none_or(|remainder| remainder.touched <= *committed);
+        let size = !self.resizable || size <= self.max_size();
+        match held == *committed && current && ranges && cut && touched && size {
+            true => Ok(()),
+            false => Err(format!("a block of {size} bytes: {self:?}")),
         }
     }
 

@@ -148,11 +148,11 @@ impl PendingFrees {
         {
             self.synchronized(over.context, over.batch);
         }
-        let (most, mut owners) = asks.at_once(self.outstanding.count());
+        let (at_most, mut owners) = asks.at_once(self.outstanding.count());
         let mut queries = Queries {
             calls,
             is_there,
-            left: most,
+            left: at_most,
             polled: Polled::default(),
         };
         self.poll_batches(&mut queries);
@@ -172,7 +172,7 @@ impl PendingFrees {
             self.turn = Some(owner);
             self.poll_owner(owner, &mut queries);
         }
-        asks.asked(most - queries.left);
+        asks.asked(at_most - queries.left);
         let mut polled = queries.polled;
         self.complete_streams(&mut polled);
         self.poll_events(calls, &mut polled);

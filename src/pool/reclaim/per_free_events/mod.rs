@@ -9,7 +9,7 @@
 use crate::driver::{Context, Event};
 use crate::pool::free_space::Owner;
 use crate::pool::reclaim::Reclaimer;
-use crate::pool::reclaim::sets::{Asker, Freed, SetId, Wait};
+use crate::pool::reclaim::sets::{Asker, SetId, Wait};
 use crate::pool::stream_cache::Key;
 use crate::pool::{Memory, Pool};
 use crate::support::error::Result;
@@ -17,7 +17,7 @@ use crate::support::error::Result;
 mod free;
 mod take;
 
-pub(in crate::pool) use take::Reach;
+pub(in crate::pool) use take::Scope;
 
 /// The most frees that wait at once; further ones are treated as if they were made without a stream. Some Ascend
 /// devices have 1023 events in all, and recording one more waits until one has completed.
@@ -52,14 +52,6 @@ impl Reclaimer {
     fn wait_for_event(&mut self, key: Key, (context, event): (Context, Event), owner: Owner) {
         let wait = Wait::Event(context, Some(event));
         self.pending.sets.insert_space(Asker::Handle(key), wait, owner);
-    }
-
-    /// As [`Reclaimer::wait_for_event`], for a dedicated allocation.
-    fn wait_for_event_of_range(&mut self, key: Key, at: (Context, Event), freed: Freed, memory: &Memory) {
-        let wait = Wait::Event(at.0, Some(at.1));
-        self.pending
-            .sets
-            .insert(Asker::Handle(key), wait, freed, &memory.free_space);
     }
 
     /// Collects what has completed of what was freed on streams without ids.

@@ -11,7 +11,7 @@ use crate::sync::broken;
 
 /// The frees that a stream may take from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::pool) enum Reach {
+pub(in crate::pool) enum Scope {
     /// Those of its own handle, of exactly the requested size.
     Exact,
     /// Those of its own handle.
@@ -28,9 +28,9 @@ impl Reclaimer {
         memory: &mut Memory,
         want: &Want,
         view: &StreamView,
-        reach: Reach,
+        scope: Scope,
     ) -> Option<NodeId> {
-        let near = |key: &Key| reach == Reach::Any || *key == view.key;
+        let near = |key: &Key| scope == Scope::Any || *key == view.key;
         let free_space = &mut memory.free_space;
         let keys: Vec<Key> = self.pending.sets.handles().copied().filter(near).collect();
         if keys.is_empty() {
@@ -38,7 +38,7 @@ impl Reclaimer {
         }
         let here = pool.calls.query(|driver| driver.stream_context(view.stream)).ok()?;
         let spaces = keys.iter().flat_map(|key| self.spaces(key, here));
-        let fits = |(bytes, _): &(u64, Space)| *bytes == want.size || *bytes > want.size && reach != Reach::Exact;
+        let fits = |(bytes, _): &(u64, Space)| *bytes == want.size || *bytes > want.size && scope != Scope::Exact;
         let found = spaces
             .map(|space| (free_space.free_bytes(space.owner), space))
             .filter(fits);
