@@ -63,15 +63,25 @@ impl Client<'_> {
         assert_ne!(asked, Ok(false), "the application's event was recorded");
         let home = self.streams[0];
         if let Some((address, size)) = there.pop() {
-            // Destroying the context ends its work.
-            self.blocks.push(Block {
-                address,
-                size,
-                resizable: false,
-                home,
-                pins: 0,
-                born: None,
-            });
+            // Destroying a context ends its work. That of a green one goes on.
+            let ordered = !green
+                || self.world.app(|machine| {
+                    let ordered =
+                        done(machine.event_record(event, stream)) && done(machine.stream_wait_event(home, event));
+                    machine.event_destroy(event).unwrap();
+                    ordered
+                });
+            match ordered {
+                true => self.blocks.push(Block {
+                    address,
+                    size,
+                    resizable: false,
+                    home,
+                    pins: 0,
+                    born: None,
+                }),
+                false => self.world.put(address, Some(stream)),
+            }
         }
         for (address, _) in there {
             self.world.put(address, Some(stream));

@@ -341,8 +341,8 @@ impl DedicatedMemory {
             .pending_tail
             .is_none_or(|tail| tail.cut < *committed && self.boundaries().any(|at| at == tail.cut));
         let touched = self.remainder.is_none_or(|remainder| remainder.touched <= *committed);
-        let size = !self.resizable || size <= self.max_size();
-        match held == *committed && current && ranges && cut && touched && size {
+        let fits = !self.resizable || size <= self.max_mapped();
+        match held == *committed && current && ranges && cut && touched && fits {
             true => Ok(()),
             false => Err(format!("a block of {size} bytes: {self:?}")),
         }
