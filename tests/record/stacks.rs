@@ -154,10 +154,7 @@ fn inside_a_signal_handler_on_a_stack_of_its_own_too() {
             }
             let seen = program.snapshot("signal");
             #[cfg(target_arch = "x86_64")]
-            assert!(
-                seen.stack(&["on_signal", "interrupted", "in_turn"]),
-                "{flags}: {seen}"
-            );
+            assert!(seen.stack(&["on_signal", "interrupted", "in_turn"]), "{flags}: {seen}");
             assert!(seen.names("on_signal"), "{seen}");
         }
     });
