@@ -285,8 +285,7 @@ fn packages_are_taken_and_the_library_has_an_archive() {
             "{}",
             text(&without.stderr)
         );
-        fs::copy(folder.join(".ci/release"), &script).unwrap();
-        fs::write(&script, PACKAGES).unwrap();
+        common::write_program(&script, PACKAGES.as_bytes());
         commit(&folder);
         let output = release(&folder, &["--parts", "packages", VERSION]);
         assert!(

@@ -12,8 +12,9 @@ pub mod wheel;
 
 pub use harness::{in_full, may_download, required, skip, skip_part, slow, unsupported};
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// The folder that has the libtrtalloc.so of this build.
 pub fn library_dir() -> PathBuf {
@@ -64,6 +65,24 @@ pub fn run(command: &mut Command) -> Output {
         text(&output.stderr)
     );
     output
+}
+
+/// Makes an executable file with these bytes. Another process writes it. If this process wrote it, a child that another thread
+/// forks meanwhile would hold it open until its own program begins, and execve would fail with ETXTBSY.
+pub fn write_program(path: &Path, bytes: &[u8]) {
+    let mut install = Command::new("install");
+    install
+        .args(["-m", "755", "/dev/stdin"])
+        .arg(path)
+        .stdin(Stdio::piped());
+    let mut child = install.spawn().expect("install is of coreutils");
+    child.stdin.take().unwrap().write_all(bytes).unwrap();
+    assert!(child.wait().unwrap().success(), "{}", path.display());
+}
+
+/// Copies an executable file as [`write_program`] makes one.
+pub fn copy_program(from: &Path, to: &Path) {
+    write_program(to, &std::fs::read(from).unwrap());
 }
 
 /// Whether an emulator runs this test (`.ci/aarch64`). Then programs of the machine itself are for another processor, and

@@ -427,9 +427,7 @@ fn a_project_can_add_the_folder_to_its_build() {
          cp '{}' \"$2/debug/libtrtalloc.so\"\n: > \"$2/debug/trtalloc\"\n",
         library.display()
     );
-    std::fs::write(dir.join("cargo"), cargo).unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(dir.join("cargo"), mode).unwrap();
+    common::write_program(&dir.join("cargo"), cargo.as_bytes());
     let lists = format!(
         "cmake_minimum_required(VERSION 3.18)\nproject(app C)\nadd_custom_target(uninstall COMMAND true)\n\
          add_subdirectory(\"{root}/cmake\" trtalloc)\nadd_executable(app \"{root}/tests/compatibility/consumer/consumer.c\")\n\

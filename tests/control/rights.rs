@@ -48,8 +48,7 @@ fn copied(name: &str) -> Home {
         (&library, env!("TRTALLOC_SONAME")),
         (command, "trtalloc"),
     ] {
-        std::fs::copy(from, home.0.join(name)).unwrap();
-        std::fs::set_permissions(home.0.join(name), PermissionsExt::from_mode(0o755)).unwrap();
+        common::copy_program(from, &home.0.join(name));
     }
     home
 }

@@ -37,8 +37,7 @@ fn start_failures_have_the_statuses_of_env() {
     std::fs::write(&plain, "no program").unwrap();
     std::fs::set_permissions(&plain, std::fs::Permissions::from_mode(0o644)).unwrap();
     let broken = dir.join("broken");
-    std::fs::write(&broken, "#!/nowhere/interpreter\n").unwrap();
-    std::fs::set_permissions(&broken, std::fs::Permissions::from_mode(0o755)).unwrap();
+    common::write_program(&broken, b"#!/nowhere/interpreter\n");
     for (name, status) in [
         ("/nowhere/program", 127),
         ("no-such-program-anywhere", 127),
@@ -68,8 +67,7 @@ fn start_failures_have_the_statuses_of_env() {
     assert!(last(&output).contains("File too large"), "{}", last(&output));
     // The shell runs a script without a first line, as with any execvp.
     let script = dir.join("script");
-    std::fs::write(&script, "echo script\n").unwrap();
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    common::write_program(&script, b"echo script\n");
     let output = trtalloc_run(&["--", script.to_str().unwrap()]).output().unwrap();
     expect(&output, 0);
     assert_eq!(text(&output.stdout), "script\n");
@@ -254,7 +252,7 @@ fn library_is_found_where_it_is_installed() {
     let (bin, lib) = (dir.join("bin"), dir.join("lib"));
     std::fs::create_dir_all(&bin).unwrap();
     std::fs::create_dir_all(&lib).unwrap();
-    std::fs::copy(env!("CARGO_BIN_EXE_trtalloc"), bin.join("trtalloc")).unwrap();
+    common::copy_program(env!("CARGO_BIN_EXE_trtalloc").as_ref(), &bin.join("trtalloc"));
     let run = || {
         let mut command = std::process::Command::new(bin.join("trtalloc"));
         command
@@ -372,8 +370,7 @@ fn programs_that_cannot_be_preloaded_run_with_a_warning() {
     if compiles_statically(&dir) {
         let empty = dir.join("empty");
         let script = dir.join("script");
-        std::fs::write(&script, format!("#!{}\n", empty.display())).unwrap();
-        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        common::write_program(&script, format!("#!{}\n", empty.display()).as_bytes());
         for path in [&empty, &script] {
             let output = trtalloc_run(&["--", path.to_str().unwrap()]).output().unwrap();
             expect(&output, 0);
