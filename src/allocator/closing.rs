@@ -39,7 +39,8 @@ impl Task for Closing {
         // Where blocks are left, the free of the last one begins anew.
         let idle = allocator.all_pools().filter(|pool| pool.is_idle());
         let left = idle.filter(|pool| !pool.shut_down_later()).count();
-        (left > 0).then(|| self.next())
+        let unbuilt = !allocator.return_unbuilt();
+        (left > 0 || unbuilt).then(|| self.next())
     }
 }
 

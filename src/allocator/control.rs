@@ -1,6 +1,7 @@
 //! Calls that administer an allocator: declared uses, statistics, limits, trimming, closing.
 
 use super::*;
+use crate::driver::RelaxedMode;
 use crate::support::stats::growth;
 
 impl Allocator {
@@ -122,6 +123,7 @@ impl Allocator {
     /// Releases free memory to the driver until at most `keep` bytes stay reserved. Returns the bytes released.
     pub fn trim(&self, device: Option<i32>, keep: u64) -> Result<u64> {
         process::usable()?;
+        self.return_unbuilt();
         self.existing_pool(self.device(device)?)
             .map_or(Ok(0), |pool| pool.trim(keep))
     }
@@ -129,6 +131,7 @@ impl Allocator {
     /// [`Allocator::trim`] on every device that has a pool.
     pub fn trim_all(&self, keep: u64) -> Result<u64> {
         process::usable()?;
+        self.return_unbuilt();
         self.all_pools()
             .try_fold(0, |released, pool| Ok(released + pool.trim(keep)?))
     }
@@ -197,5 +200,19 @@ impl Allocator {
                 self.close_later();
             }
         }
+        if !self.return_unbuilt() {
+            #[cfg(not(loom))]
+            self.close_later();
+        }
+    }
+
+    /// Returns what pools that could not be built have left, and whether nothing of it remains.
+    pub(super) fn return_unbuilt(&self) -> bool {
+        let mut unbuilt = self.making.lock();
+        if unbuilt.is_empty() {
+            return true;
+        }
+        let _relaxed = RelaxedMode::begin(&*self.driver);
+        unbuilt.retry()
     }
 }

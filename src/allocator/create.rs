@@ -88,7 +88,7 @@ impl Allocator {
             external_device,
             caches: Arc::new(StreamCaches::default()),
             pools: (0..DEVICES).map(|_| OnceBox::new()).collect(),
-            making: Mutex::new(()),
+            making: Mutex::new(Unbuilt::default()),
             closed: AtomicBool::new(false),
             recorder,
             #[cfg(not(loom))]
@@ -113,7 +113,8 @@ impl Allocator {
         let _relaxed = RelaxedMode::begin(&*self.driver);
         self.check_device(device)?;
         self.check_external_device(device)?;
-        let _making = self.making.lock();
+        let mut unbuilt = self.making.lock();
+        unbuilt.retry();
         let slot = self
             .pools
             .get(device as usize)
@@ -128,6 +129,7 @@ impl Allocator {
                     options,
                     self.caches.clone(),
                     self.recorder.clone(),
+                    &mut unbuilt,
                 )
                 .map_err(exhausted)?,
             );

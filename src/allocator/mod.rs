@@ -11,7 +11,7 @@ use crate::pool::rounding::RoundingRule;
 use crate::pool::stream_cache::block::{Block, BlockState};
 use crate::pool::stream_cache::lock::Guard;
 use crate::pool::stream_cache::{Inner, Key, ServedStream, StreamCache, StreamCaches};
-use crate::pool::{MAX_ALIGNMENT, MemorySource, Options, Pool, StreamView, Want};
+use crate::pool::{MAX_ALIGNMENT, MemorySource, Options, Pool, StreamView, Unbuilt, Want};
 use crate::support::config::{Backing, Config, Kind, Limit, MemoryFrom, Peers, Rule, Share};
 use crate::support::error::{Error, Result};
 use crate::support::process;
@@ -83,7 +83,8 @@ pub struct Allocator {
     /// Whether the output at exit is still to be written.
     write_at_exit: std::sync::atomic::AtomicBool,
     pools: Box<[OnceBox<Pool>]>,
-    making: Mutex<()>,
+    /// Held while a pool is built.
+    making: Mutex<Unbuilt>,
     closed: AtomicBool,
     /// Whether streams have ids or are trusted, so that a stream may reuse what it freed at once.
     streams: bool,

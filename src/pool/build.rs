@@ -13,6 +13,7 @@ use crate::pool::inspect::Marks;
 use crate::pool::memory::Memory;
 use crate::pool::physical::PhysicalMemory;
 use crate::pool::physical::address_space::AddressSpace;
+use crate::pool::physical::deferred_release::{DeferredRelease, Unbuilt};
 use crate::pool::reclaim::{Contexts, OwnContext, Reclaimer};
 use crate::pool::slow_path::growth_allowance::GrowthAllowance;
 use crate::pool::slow_path::rise::Rise;
@@ -42,7 +43,8 @@ const PAGE: u64 = 2 << 20;
 const MAX_ADDRESS_RANGE: u64 = 4 << 40;
 
 impl Pool {
-    /// A pool for `device`. It retains the device's primary context unless the application made a context of its own.
+    /// A pool for `device`. It retains the device's primary context unless the application made a context of its own. What the
+    /// driver does not take back where the pool cannot be built goes to `unbuilt`.
     pub fn new(
         driver: Arc<dyn Driver>,
         device: i32,
@@ -50,6 +52,7 @@ impl Pool {
         options: Options,
         caches: Arc<StreamCaches>,
         recorder: Arc<Recorder>,
+        unbuilt: &mut Unbuilt,
     ) -> error::Result<Pool> {
         let calls = Arc::new(match options.shared_budget.clone() {
             Some(budget) => DriverCalls::within(budget, driver),
@@ -62,7 +65,7 @@ impl Pool {
         let mut access = vec![device];
         let entered = calls.enter(own.context).map_err(Error::Driver);
         let space = entered
-            .and_then(|_entered| Self::address_range(&calls, &mut access, memory, &info, granule, &options))
+            .and_then(|_entered| Self::address_range(&calls, &mut access, memory, &info, granule, &options, unbuilt))
             .inspect_err(|_| own.release(&calls, device));
         let (space, page) = space?;
         // Memory of the driver's malloc is freed with its context, and the pool can keep only the primary context
@@ -70,9 +73,11 @@ impl Pool {
         let mallocs = options.passthrough || space.base().is_none();
         if mallocs && !own.primary && matches!(memory, MemorySource::Driver(_)) {
             own = OwnContext::primary(&calls, device).inspect_err(|_| {
-                if let Some(base) = space.base() {
-                    let _ = twice(|| calls.submit(|driver| driver.unreserve(base, space.size)));
-                }
+                let left = DeferredRelease {
+                    reservations: space.base().map(|base| (base, space.size)).into_iter().collect(),
+                    ..DeferredRelease::default()
+                };
+                unbuilt.give_back(&calls, left);
             })?;
         }
         calls.set_own_context(own.context);
@@ -163,12 +168,13 @@ impl Pool {
     }
 
     fn address_range(
-        calls: &DriverCalls,
+        calls: &Arc<DriverCalls>,
         access: &mut Vec<i32>,
         memory: MemorySource,
         info: &DeviceInfo,
         granule: u64,
         options: &Options,
+        unbuilt: &mut Unbuilt,
     ) -> error::Result<(AddressSpace, u64)> {
         let room = info
             .total
@@ -191,8 +197,8 @@ impl Pool {
         let page = minimum.max(recommended);
         let reservation = match backing {
             Backing::Malloc => None,
-            Backing::Vmm => Some(Self::reserve(calls, access, page, room, options)?),
-            Backing::Auto => match Self::reserve(calls, access, page, room, options) {
+            Backing::Vmm => Some(Self::reserve(calls, access, page, room, options, unbuilt)?),
+            Backing::Auto => match Self::reserve(calls, access, page, room, options, unbuilt) {
                 Ok(reservation) => Some(reservation),
                 Err(error) if !may_do_without_peers(options, error) => return Err(no_peers(options, error)),
                 Err(error) => {
@@ -210,11 +216,12 @@ impl Pool {
     /// Reserves the address range, a smaller one where address space is short, and maps one page to prove that memory
     /// can be mapped.
     fn reserve(
-        calls: &DriverCalls,
+        calls: &Arc<DriverCalls>,
         access: &mut Vec<i32>,
         page: u64,
         room: u64,
         options: &Options,
+        unbuilt: &mut Unbuilt,
     ) -> Result<(u64, u64)> {
         if page == 0 {
             return Err(DriverError::refused(
@@ -234,28 +241,24 @@ impl Pool {
                 }
             }
         };
-        let mut stuck = false;
-        match Self::trial(calls, access, base, page, options, &mut stuck) {
-            Ok(()) => Ok((base, size)),
-            Err(error) => {
-                // A reservation with a page in it stays: the driver may free it all the same.
-                if !stuck {
-                    let _ = twice(|| calls.submit(|driver| driver.unreserve(base, size)));
-                }
-                Err(error)
-            }
-        }
+        let mut left = DeferredRelease::default();
+        let trial = Self::trial(calls, access, base, page, options, &mut left);
+        let Err(error) = trial.and(left.give_back(calls)) else {
+            return Ok((base, size));
+        };
+        left.reservations.push((base, size));
+        unbuilt.give_back(calls, left);
+        Err(error)
     }
 
-    /// Maps one page and returns it. Peers that can access it join `access`. `stuck` is whether the page could not be
-    /// unmapped.
+    /// Maps one page, which `left` gets. Peers that can access it join `access`.
     fn trial(
         calls: &DriverCalls,
         access: &mut Vec<i32>,
         base: u64,
         page: u64,
         options: &Options,
-        stuck: &mut bool,
+        left: &mut DeferredRelease,
     ) -> Result<()> {
         let device = access[0];
         let handle = match calls.submit(|driver| driver.create(device, page, options.kind)) {
@@ -263,23 +266,18 @@ impl Pool {
             Err(error) if error.failure == Failure::OutOfMemory && options.peers.is_empty() => return Ok(()),
             handle => handle?,
         };
-        let mut outcome = calls.submit(|driver| driver.map(base, page, handle));
-        if outcome.is_ok() {
-            outcome = calls.submit(|driver| driver.set_access(base, page, &[device]));
-            for peer in options.peers.iter().copied() {
-                match calls.submit(|driver| driver.set_access(base, page, &[device, peer])) {
-                    Ok(()) => access.push(peer),
-                    Err(error) if options.peers_must || error.failure == Failure::OutOfMemory => {
-                        outcome = outcome.and(Err(error));
-                    }
-                    Err(error) => tracing::info!(device, peer, %error, "a peer cannot touch this device's memory"),
-                }
+        left.handles.push((handle, page));
+        calls.submit(|driver| driver.map(base, page, handle))?;
+        left.mappings.push((base, page));
+        calls.submit(|driver| driver.set_access(base, page, &[device]))?;
+        for peer in options.peers.iter().copied() {
+            match calls.submit(|driver| driver.set_access(base, page, &[device, peer])) {
+                Ok(()) => access.push(peer),
+                Err(error) if options.peers_must || error.failure == Failure::OutOfMemory => return Err(error),
+                Err(error) => tracing::info!(device, peer, %error, "a peer cannot touch this device's memory"),
             }
-            let unmapped = twice(|| calls.submit(|driver| driver.unmap(base, page)));
-            *stuck = unmapped.is_err();
-            outcome = outcome.and(unmapped);
         }
-        outcome.and(twice(|| calls.submit(|driver| driver.release(handle))))
+        Ok(())
     }
 }
 
@@ -311,9 +309,4 @@ fn no_peers(options: &Options, error: DriverError) -> Error {
         Failure::OutOfMemory => Error::Driver(error),
         _ => Error::Unsupported(format!("peers={:?} cannot all have access: {error}", options.peers)),
     }
-}
-
-/// Makes a call that undoes a step, twice if the first fails: no books exist yet in which a refused call could wait.
-fn twice(call: impl Fn() -> Result<()>) -> Result<()> {
-    call().or_else(|_| call())
 }

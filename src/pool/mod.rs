@@ -58,6 +58,7 @@ mod tests;
 
 #[cfg(loom)]
 pub use physical::dedicated_memory::DedicatedMemory;
+pub use physical::deferred_release::Unbuilt;
 pub use physical::index;
 #[cfg(loom)]
 pub use stream_cache::lock::Lock;

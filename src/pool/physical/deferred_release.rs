@@ -1,6 +1,8 @@
 //! What the driver refused to take back. It stays in the books and is tried again, so that one refused call loses
 //! nothing.
 
+use std::sync::Arc;
+
 use crate::driver::{Handle, Result};
 use crate::pool::driver_calls::DriverCalls;
 
@@ -27,6 +29,25 @@ pub struct Recovered {
 }
 
 impl DeferredRelease {
+    /// Returns all of it, up to a call that is refused twice: one that is refused once may be accepted the second time.
+    pub fn give_back(&mut self, calls: &DriverCalls) -> Result<()> {
+        self.give_some_back(calls).or_else(|_| self.give_some_back(calls))
+    }
+
+    /// Returns all of it, up to the first call that is refused.
+    fn give_some_back(&mut self, calls: &DriverCalls) -> Result<()> {
+        returned(&mut self.mappings, |(address, bytes)| {
+            calls.submit(|driver| driver.unmap(address, bytes))
+        })?;
+        returned(&mut self.allocations, |(address, _)| calls.free(address))?;
+        returned(&mut self.handles, |(handle, _)| {
+            calls.submit(|driver| driver.release(handle))
+        })?;
+        returned(&mut self.reservations, |(address, bytes)| {
+            calls.submit(|driver| driver.unreserve(address, bytes))
+        })
+    }
+
     /// Retries to unmap and to free what is left.
     pub fn unmap(&mut self, calls: &DriverCalls, found: &mut Recovered) {
         self.mappings
@@ -52,6 +73,43 @@ impl DeferredRelease {
         });
         self.mappings.is_empty() && self.allocations.is_empty() && self.reservations.is_empty()
     }
+}
+
+/// What pools that could not be built have left, since no pool has it in its books.
+#[derive(Default)]
+pub struct Unbuilt(Vec<(Arc<DriverCalls>, DeferredRelease)>);
+
+impl Unbuilt {
+    /// Returns what it can, and keeps the rest.
+    pub(in crate::pool) fn give_back(&mut self, calls: &Arc<DriverCalls>, mut left: DeferredRelease) {
+        if let Err(error) = left.give_back(calls) {
+            tracing::warn!(%error, "something could not be given back, and is tried again later");
+            self.0.push((calls.clone(), left));
+        }
+    }
+
+    /// Retries. Returns whether nothing is left. A dead context's memory is gone.
+    pub fn retry(&mut self) -> bool {
+        self.0.retain_mut(|(calls, left)| {
+            let outcome = left.give_back(calls);
+            outcome.is_err_and(|error| !error.failure.is_dead())
+        });
+        self.is_empty()
+    }
+
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Makes the call for each of `list`, which those leave that it accepts.
+fn returned<T: Copy>(list: &mut Vec<T>, call: impl Fn(T) -> Result<()>) -> Result<()> {
+    while let Some(last) = list.last() {
+        call(*last)?;
+        list.pop();
+    }
+    Ok(())
 }
 
 fn refused(outcome: Result<()>) -> bool {

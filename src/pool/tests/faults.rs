@@ -278,3 +278,49 @@ fn sticky_error_at_any_call_kills_the_pool() {
         }
     }
 }
+
+/// A pool that cannot be built leaves nothing, nor does one that is built without virtual memory because that failed. What the driver
+/// refuses to take back is tried again when a pool is built, at a trim, and when the allocator is closed.
+#[test]
+fn a_pool_that_is_not_built_leaves_nothing() {
+    let calls = [
+        "cuMemMap",
+        "cuMemSetAccess",
+        "cuMemUnmap",
+        "cuMemRelease",
+        "cuMemAddressFree",
+    ];
+    let options = ["backing=vmm", "backing=auto", "backing=auto,peers=0:1"];
+    for (options, requests) in options
+        .into_iter()
+        .flat_map(|options| [(options, false), (options, true)])
+    {
+        for call in calls {
+            let config = SimConfig {
+                devices: 2,
+                ..SimConfig::default()
+            };
+            let bench = Bench::on(config, options);
+            for failing in [call, "cuMemAddressFree"] {
+                bench.machine.fail_every(Some(failing), 1, 999);
+            }
+            let what = format!("{options}, {call} fails, requests={requests}");
+            let block = bench.request(512, 0, None);
+            assert!(
+                block.is_err() || options != "backing=vmm" || call == "cuMemAddressFree",
+                "{what}"
+            );
+            bench.machine.clear_failures();
+            block.into_iter().for_each(|block| bench.put(block, None));
+            if requests {
+                let block = bench.get(512, None);
+                bench.put(block, None);
+                bench.allocator.trim(Some(0), 0).unwrap();
+                let [reservations, handles, mappings] = bench.machine.memory_held();
+                assert!(reservations <= 1 && (handles, mappings) == (0, 0), "{what}");
+            }
+            bench.allocator.close();
+            assert_eq!(bench.machine.memory_held(), [0, 0, 0], "{what}");
+        }
+    }
+}
