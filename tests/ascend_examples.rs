@@ -85,7 +85,7 @@ fn programs_compile_as_cpp() {
 #[test]
 fn each_allocation_function_meets_its_rule() {
     let printed = works(
-        "tests/c/ascend_calls.c",
+        "tests/support/c/ascend_calls.c",
         &["-lascendcl", "-lacl_dvpp", "-lacl_dvpp_mpi"],
     );
     assert_eq!(printed.lines().count(), 8, "{printed}");

@@ -5,9 +5,9 @@ use crate::common::{self, simcuda};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Compiles and runs one program of tests/c; the library may write nothing to stdout.
+/// Compiles and runs one program of tests/support/c; the library may write nothing to stdout.
 fn program(name: &str, environment: &[(&str, &str)]) -> Output {
-    build_and_run(name, common::cc(), &format!("tests/c/{name}.c"), environment)
+    build_and_run(name, common::cc(), &format!("tests/support/c/{name}.c"), environment)
 }
 
 fn build_and_run(name: &str, compile: Command, source: &str, environment: &[(&str, &str)]) -> Output {
@@ -99,7 +99,12 @@ fn a_limit_in_percent_is_known_once_the_program_uses_cuda() {
     ];
     let mut compile = common::cc();
     compile.arg("-ldl");
-    let output = build_and_run("limit_percent", compile, "tests/c/limit_percent.c", &environment);
+    let output = build_and_run(
+        "limit_percent",
+        compile,
+        "tests/support/c/limit_percent.c",
+        &environment,
+    );
     assert!(output.stderr.is_empty(), "{output:?}");
 }
 
@@ -123,7 +128,7 @@ fn others_have_memory_that_stays_theirs() {
     compile.arg("-ldl");
     let folder = folder.to_str().unwrap();
     let environment = [("LD_LIBRARY_PATH", folder), ("TRTALLOC_LOG", "off")];
-    let output = build_and_run("room", compile, "tests/c/room.c", &environment);
+    let output = build_and_run("room", compile, "tests/support/c/room.c", &environment);
     let stderr = String::from_utf8_lossy(&output.stderr);
     let lines: Vec<&str> = stderr.lines().collect();
     assert_eq!(lines.len(), 9, "{stderr}");
@@ -149,7 +154,7 @@ fn two_servers_share_one_gpu() {
             ("TRTALLOC_LOG", "off"),
             ("XDG_RUNTIME_DIR", runtime),
         ];
-        let output = build_and_run("two", common::cc(), "tests/c/two.c", &environment);
+        let output = build_and_run("two", common::cc(), "tests/support/c/two.c", &environment);
         let stderr = String::from_utf8_lossy(&output.stderr);
         let lines: Vec<&str> = stderr.lines().collect();
         assert_eq!(lines.len(), 4, "{stderr}");
@@ -179,7 +184,7 @@ fn assert_shown(page: &str, lines: &[&str]) {
 fn names_are_no_leak() {
     let mut checked = common::cc();
     checked.args(["-g", "-fsanitize=leak"]);
-    let built = build("names", checked, "tests/c/names.c");
+    let built = build("names", checked, "tests/support/c/names.c");
     let run = |arguments: &[&str]| {
         Command::new(&built)
             .args(arguments)
@@ -202,7 +207,7 @@ fn destroyed_allocators_leave_no_descriptors() {
 #[test]
 fn a_setuid_program_ignores_the_environment() {
     const OTHER_USER: u32 = 65534;
-    let program = build("rights", common::cc(), "tests/c/rights.c");
+    let program = build("rights", common::cc(), "tests/support/c/rights.c");
     let owned = std::os::unix::fs::chown(&program, Some(OTHER_USER), None);
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
     if owned.and_then(|()| std::fs::set_permissions(&program, mode)).is_err() {
@@ -230,7 +235,11 @@ fn a_destroyed_allocator_calls_no_handler() {
 /// Nothing unwinds through the library, and no call returns as if nothing had happened.
 #[test]
 fn an_exception_of_a_handler_ends_the_process() {
-    let program = build("throwing_handler", common::cxx(), "tests/cpp/throwing_handler.cpp");
+    let program = build(
+        "throwing_handler",
+        common::cxx(),
+        "tests/support/cpp/throwing_handler.cpp",
+    );
     let output = Command::new(program).output().unwrap();
     let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
     assert_eq!(signal, Some(6), "{output:?}");
@@ -267,13 +276,13 @@ fn options_of_the_process_are_not_ignored() {
 
 #[test]
 fn raii() {
-    build_and_run("raii", common::cxx(), "tests/cpp/raii.cpp", &[]);
+    build_and_run("raii", common::cxx(), "tests/support/cpp/raii.cpp", &[]);
 }
 
 /// Over memory of the program's own no driver is needed; but one that is there and cannot be opened may have work of others.
 #[test]
 fn memory_of_the_programs_own() {
-    let program = build("given", common::cc(), "tests/c/given.c");
+    let program = build("given", common::cc(), "tests/support/c/given.c");
     let run = |libraries: Option<&Path>, devices: &str, expected: &str| {
         let mut command = Command::new(&program);
         command

@@ -112,7 +112,9 @@ fn the_unwinder_is_loaded_by_the_first_exception() {
     common::run(compile.args(["-O1", "-fPIC", "-c", "-o"]).args([&object, &source]));
     let program = dir.join("program");
     let mut compile = common::cxx();
-    compile.arg(common::root().join("tests/cpp/unwinder.cpp")).arg(&object);
+    compile
+        .arg(common::root().join("tests/support/cpp/unwinder.cpp"))
+        .arg(&object);
     compile
         .args(["-static-libstdc++", "-pthread", "-ldl", "-Wl,--as-needed"])
         .args(names.iter().map(|name| format!("-Wl,--wrap={name}")));

@@ -411,11 +411,11 @@ fn throws(name: &str, options: &[&str], has_c10: bool, expects_c10: bool) {
                 compile
                     .args(["-shared", "-fPIC", &format!("-Wl,-soname,{file}")])
                     .args(more);
-                compile.arg(common::root().join("tests/cpp/c10.cpp"));
+                compile.arg(common::root().join("tests/support/cpp/c10.cpp"));
                 compile.arg("-o").arg(dir.join(file));
             }
             None => {
-                compile.arg(common::root().join("tests/cpp/torch_hook.cpp"));
+                compile.arg(common::root().join("tests/support/cpp/torch_hook.cpp"));
                 compile.arg("-o").arg(dir.join("program")).args(["-ldl", "-pthread"]);
                 compile.args(expects_c10.then_some("-DC10"));
             }

@@ -4,6 +4,9 @@
 #[macro_use]
 extern crate trial;
 
+#[path = "support/ascendcl/mod.rs"]
+mod ascendcl;
+#[path = "support/common/mod.rs"]
 mod common;
 
 mod ascend;
@@ -22,19 +25,16 @@ mod integrated;
 mod layout;
 mod log;
 mod names;
-#[path = "ascend/over.rs"]
-mod over;
 mod pinned;
 mod probe;
 mod share_budget;
 mod sim;
-#[path = "ascend/standin/mod.rs"]
-mod standin;
 mod tags;
 mod toy_driver;
 mod trace;
 mod vtable;
 
+use ascendcl::{over, standin};
 // The stand-in for AscendCL, and the pool's own fault sweep over it, name these so.
 use trtalloc::driver::sim::model;
 use trtalloc::{allocator, driver, support};

@@ -273,9 +273,7 @@ fn the_deb_installs_on_a_bare_system_works_and_is_removed() {
     there("cmake", "cmake");
     let build = common::scratch("deb_consumer");
     let mut configure = Command::new("cmake");
-    configure
-        .arg("-S")
-        .arg(common::root().join("tests/compatibility/consumer"));
+    configure.arg("-S").arg(common::root().join("tests/support/consumer"));
     configure
         .arg("-B")
         .arg(&build)

@@ -4,11 +4,8 @@
 //! the process ends with status 0.
 
 #[allow(dead_code)]
-#[path = "../conformance/device.rs"]
-mod device;
-#[allow(dead_code)]
-#[path = "../conformance/interface.rs"]
-mod interface;
+#[path = "../support/application/mod.rs"]
+mod application;
 
 mod arguments;
 mod devices;
@@ -26,8 +23,8 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
 use crate::common::{self, cudasim, simcuda};
-use device::{Cuda, Device, Sim};
-use interface::{Interface, Over, Way};
+use application::device::{Cuda, Device, Sim};
+use application::interface::{self, Interface, Over, Way};
 use trtalloc::driver::sim::{SimConfig, SimDriver};
 
 const ROLE: &str = "TRTALLOC_TEST_ROLE";

@@ -289,14 +289,14 @@ fn a_setting_is_advised_only_where_it_is_clearly_better() {
     assert_eq!(table(&low, "setting")[1][9], "40", "{low}");
 }
 
-/// tests/c/load.c on the simulated driver; returns its snapshot.
+/// tests/support/c/load.c on the simulated driver; returns its snapshot.
 fn snapshot_of_program() -> PathBuf {
     let folder = common::scratch("load-program");
     let (program, snapshot) = (folder.join("load"), folder.join("load.pickle"));
     let mut compiler = common::cc();
     compiler
         .arg("-pthread")
-        .arg(common::root().join("tests/c/load.c"))
+        .arg(common::root().join("tests/support/c/load.c"))
         .arg("-o")
         .arg(&program);
     common::link(&mut compiler, &folder);

@@ -144,7 +144,7 @@ fn project_under(prefix: &Path, source: &str, name: &str, arguments: &[String]) 
 /// A consumer of that version under `prefix`; the folder with what it built.
 pub fn consumer(name: &str, version: &str, prefix: &Path) -> PathBuf {
     let wanted = format!("-DWANTED_VERSION={version}");
-    project_under(prefix, "tests/compatibility/consumer", name, &[wanted])
+    project_under(prefix, "tests/support/consumer", name, &[wanted])
 }
 
 /// Where a CMake project finds a TensorRT.
@@ -354,13 +354,8 @@ fn examples() {
 
 #[test]
 fn a_package_of_another_version_is_not_taken() {
-    let consumer = |name: &str, version: &str| {
-        project(
-            "tests/compatibility/consumer",
-            name,
-            &[format!("-DWANTED_VERSION={version}")],
-        )
-    };
+    let consumer =
+        |name: &str, version: &str| project("tests/support/consumer", name, &[format!("-DWANTED_VERSION={version}")]);
     let built = match consumer("compat_consumer", env!("CARGO_PKG_VERSION")) {
         Ok(built) => built,
         Err(Outcome::Skipped(what, reason)) => common::skip(what, &reason),
@@ -430,7 +425,7 @@ fn a_project_can_add_the_folder_to_its_build() {
     common::write_program(&dir.join("cargo"), cargo.as_bytes());
     let lists = format!(
         "cmake_minimum_required(VERSION 3.18)\nproject(app C)\nadd_custom_target(uninstall COMMAND true)\n\
-         add_subdirectory(\"{root}/cmake\" trtalloc)\nadd_executable(app \"{root}/tests/compatibility/consumer/consumer.c\")\n\
+         add_subdirectory(\"{root}/cmake\" trtalloc)\nadd_executable(app \"{root}/tests/support/consumer/consumer.c\")\n\
          target_link_libraries(app PRIVATE trtalloc::trtalloc)\ninstall(TARGETS app)\n",
         root = common::root().display()
     );

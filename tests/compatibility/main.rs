@@ -9,7 +9,7 @@
 #[macro_use]
 extern crate trial;
 
-#[path = "../common/mod.rs"]
+#[path = "../support/common/mod.rs"]
 mod common;
 
 mod block_commands;

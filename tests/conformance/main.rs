@@ -9,26 +9,26 @@
 //! reason. `TRTALLOC_TEST_DRIVER=sim` or `=cuda` restricts the run to `sim` or to `gpu`; these need neither cargo nor
 //! another file.
 //!
-//! `interface` has the interfaces, `device` the application's side, `world` what connects both and checks the statistics,
-//! and `cases` the requirements.
+//! `application` has the application's side and the interfaces, `world` what connects both and checks the statistics, and
+//! `cases` the requirements.
 
 #[macro_use]
 extern crate trial;
 
 use trtalloc::driver::sim::model;
 
-#[path = "../common/mod.rs"]
+#[path = "../support/application/mod.rs"]
+mod application;
+#[path = "../support/ascendcl/mod.rs"]
+mod ascendcl;
+#[path = "../support/common/mod.rs"]
 mod common;
-#[path = "../ascend/over.rs"]
-mod over;
-#[path = "../ascend/standin/mod.rs"]
-mod standin;
 
 mod cases;
-mod device;
-mod interface;
 mod world;
 
+use application::{device, interface};
+use ascendcl::{over, standin};
 use common::{cudasim, simcuda};
 
 use std::env;

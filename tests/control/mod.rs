@@ -29,7 +29,7 @@ fn program() -> &'static Path {
         let path = dir.join("server");
         let mut compile = common::cc();
         compile.arg("-D_GNU_SOURCE").arg("-Wno-pedantic");
-        compile.arg(common::root().join("tests/control/server.c"));
+        compile.arg(common::root().join("tests/support/c/server.c"));
         compile.arg("-o").arg(&path);
         common::link(&mut compile, &dir);
         common::run(&mut compile);

@@ -1,4 +1,4 @@
-//! What docs/look-inside.md, docs/give-back.md and docs/metrics.md show is what the command prints. The server is tests/control/server.c.
+//! What docs/look-inside.md, docs/give-back.md and docs/metrics.md show is what the command prints. The server is tests/support/c/server.c.
 
 use super::*;
 

@@ -72,7 +72,9 @@ impl Version {
                     compile.arg(format!("-DEIGHT_{name}={part}"));
                 }
                 compile.arg("-I").arg(sources().join("eight"));
-                compile.arg("-I").arg(common::root().join("tests/compatibility/eight"));
+                compile
+                    .arg("-I")
+                    .arg(common::root().join("tests/support/tensorrt/eight"));
                 Ok(())
             }
             None => headers::of(self.name).include(compile),

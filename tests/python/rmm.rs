@@ -48,7 +48,7 @@ fn rmm_takes_the_pool_as_a_resource() {
         compile
             .arg("-DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE")
             .args(macros);
-        compile.arg(common::root().join("tests/cpp/rmm.cpp"));
+        compile.arg(common::root().join("tests/support/cpp/rmm.cpp"));
         compile.arg("-o").arg(dir.join("program"));
         common::link(&mut compile, &dir);
         let mut folders = vec![dir.display().to_string()];
@@ -83,11 +83,11 @@ fn a_tool_receives_blocks_through_nvtx() {
     tool.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]);
     tool.arg("-isystem")
         .arg(headers)
-        .arg(common::root().join("tests/c/nvtx_tool.c"));
+        .arg(common::root().join("tests/support/c/nvtx_tool.c"));
     common::run(tool.arg("-o").arg(dir.join("tool.so")));
     let mut compile = common::cc();
     compile
-        .arg(common::root().join("tests/c/nvtx.c"))
+        .arg(common::root().join("tests/support/c/nvtx.c"))
         .arg("-o")
         .arg(dir.join("program"));
     common::link(&mut compile, &dir);

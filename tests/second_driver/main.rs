@@ -30,7 +30,7 @@ mod serve;
 
 #[path = "../stress/client/mod.rs"]
 mod client;
-#[path = "../common/mod.rs"]
+#[path = "../support/common/mod.rs"]
 mod common;
 #[path = "../stress/drawn.rs"]
 mod drawn;
@@ -46,13 +46,10 @@ mod random;
 mod retry;
 #[path = "../stress/short_lived.rs"]
 mod short_lived;
-#[allow(dead_code)]
-#[path = "../record/viewer.rs"]
-mod viewer;
 #[path = "../stress/world.rs"]
 mod world;
 
-use common::cudasim;
+use common::{cudasim, viewer};
 
 use std::env;
 use std::process::Command;

@@ -19,23 +19,22 @@
 #[macro_use]
 extern crate trial;
 
+#[path = "../support/ascendcl/mod.rs"]
+mod ascendcl;
 mod client;
-#[path = "../common/mod.rs"]
+#[path = "../support/common/mod.rs"]
 mod common;
 mod drawn;
 mod graphs;
 mod neighbour;
-#[path = "../ascend/over.rs"]
-mod over;
 mod play;
 mod random;
 mod retry;
 mod rounds;
 mod short_lived;
-#[path = "../ascend/standin/mod.rs"]
-mod standin;
 mod world;
 
+use ascendcl::{over, standin};
 use trtalloc::driver::sim::model;
 // The clients' device. tests/second_driver replaces it.
 use trtalloc::driver::sim::model as machine;

@@ -1,4 +1,4 @@
-//! `#[test]` for test binaries that tests/common/harness.rs runs. A binary has `#[macro_use] extern crate trial;`, which puts
+//! `#[test]` for test binaries that tests/support/common/harness.rs runs. A binary has `#[macro_use] extern crate trial;`, which puts
 //! this attribute in the place of the standard one in all of its modules.
 
 use proc_macro::{TokenStream, TokenTree};

@@ -1,4 +1,4 @@
-//! A driver over the host's malloc, written after CONTRIBUTING.md's section on adding a driver. In the crate this folder
+//! A driver over the host's malloc, written after docs/add-a-driver.md. In the crate this folder
 //! would be `src/driver/toy`.
 //!
 //! There is one device, with one context, which is always current. Work completes when it is queued, except while the

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::common;
+use super as common;
 
 /// An older and a newer `_memory_viz.py`.
 const VERSIONS: [&str; 2] = ["2.6.0", "2.15.0"];
@@ -24,7 +24,7 @@ fn fetch(version: &str) -> Result<PathBuf, String> {
     let file = dir.join(format!("memory_viz-{version}.py"));
     if !file.exists() {
         let partial = dir.join(format!("memory_viz-{version}.{}", std::process::id()));
-        let script = common::root().join("tests/record/fetch.py");
+        let script = common::root().join("tests/support/common/fetch.py");
         let output = Command::new("python3").arg(script).arg(version).arg(&partial).output();
         let output = output.map_err(|error| format!("python3: {error}"))?;
         if !output.status.success() {
@@ -81,7 +81,7 @@ impl std::fmt::Display for Seen {
 
 /// Reads a snapshot as a viewer does, and with PyTorch's own where it is there: what a viewer breaks on fails the test.
 pub fn open(path: &Path) -> Seen {
-    let script = common::root().join("tests/record/check.py");
+    let script = common::root().join("tests/support/common/check.py");
     if Command::new("python3").arg("--version").output().is_err() {
         common::skip("python3", "not installed");
     }

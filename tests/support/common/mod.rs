@@ -8,12 +8,13 @@ pub mod headers;
 pub mod packages;
 pub mod simcuda;
 pub mod table;
+pub mod viewer;
 pub mod wheel;
 
 pub use harness::{in_full, may_download, required, skip, skip_part, slow, unsupported};
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// The folder that has the libtrtalloc.so of this build.
@@ -29,18 +30,31 @@ pub fn library_dir() -> PathBuf {
     dir
 }
 
-/// A fresh folder for one test, in the build's own: below one of this binary and one of the caller's file or folder in tests/, so
+/// A fresh folder for one test, in the build's own: below one of this binary and one of the caller's file or folder in it, so
 /// that names need to differ only there.
 #[track_caller]
 pub fn scratch(name: &str) -> PathBuf {
     let caller = Path::new(std::panic::Location::caller().file());
-    let mut parts = caller
+    let mut inside = PathBuf::new();
+    for part in caller
         .components()
         .skip_while(|part| part.as_os_str() != "tests")
-        .skip(1);
-    let area = parts.next().map_or("".as_ref(), |part| Path::new(part.as_os_str()));
+        .skip(1)
+    {
+        match part {
+            // A module that another binary has, too.
+            Component::ParentDir => drop(inside.pop()),
+            part => inside.push(part),
+        }
+    }
+    let binary = env!("CARGO_CRATE_NAME");
+    let inside = inside.strip_prefix(binary).unwrap_or(&inside);
+    let area = inside
+        .components()
+        .next()
+        .map_or("".as_ref(), |part| Path::new(part.as_os_str()));
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .join(env!("CARGO_CRATE_NAME"))
+        .join(binary)
         .join(area.with_extension(""))
         .join(name);
     let _ = std::fs::remove_dir_all(&dir);

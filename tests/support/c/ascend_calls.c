@@ -2,7 +2,7 @@
  * they say, and every owner writes all that is its own. */
 #include <string.h>
 
-#include "../../examples/ascend_calls.h"
+#include "../../../examples/ascend_calls.h"
 #include "check.h"
 
 aclError aclrtMalloc(void **devPtr, size_t size, int policy);

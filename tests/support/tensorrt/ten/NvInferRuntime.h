@@ -4,9 +4,9 @@
 #define NV_INFER_RUNTIME_H
 
 #if TEN_MAJOR == 1
-#include "../../../cpp/output_rtx.h"
+#include "../../../../cpp/output_rtx.h"
 #else
-#include "../../../cpp/output10.h"
+#include "../../../../cpp/output10.h"
 #endif
 
 #define NV_TENSORRT_MAJOR TEN_MAJOR

@@ -18,7 +18,7 @@
 
 // This library does not use all of the model.
 #[allow(dead_code)]
-#[path = "../../src/driver/sim/model/mod.rs"]
+#[path = "../../../src/driver/sim/model/mod.rs"]
 mod model;
 mod standin;
 #[path = "../libcuda/symbols.rs"]
