@@ -13,16 +13,16 @@ const ELSEWHERE: [(&str, &str); 15] = [
     ("cargo test", "this"),
     ("cargo build --release", ".ci/run"),
     ("cargo rustc --profile shipped", ".ci/packages, by CMake"),
-    ("pip uninstall trtalloc", "tests/packages.rs"),
-    ("pip install target/packages/", "tests/packages.rs"),
-    ("pip wheel ./python", "tests/python, with pip's options"),
+    ("pip uninstall trtalloc", "tests/packaging/packages.rs"),
+    ("pip install target/packages/", "tests/packaging/packages.rs"),
+    ("pip wheel ./python", "tests/packaging/python, with pip's options"),
     ("cmake -S cmake -B build", "tests/compatibility/installed.rs"),
     ("cmake --build build", "tests/compatibility/installed.rs"),
     ("cmake --install build --prefix", "tests/compatibility/installed.rs"),
-    ("sudo apt-get remove trtalloc", "tests/packages.rs, by dpkg"),
+    ("sudo apt-get remove trtalloc", "tests/packaging/packages.rs, by dpkg"),
     (
         "sudo apt-get install ",
-        "tests/packages.rs, and nothing: it changes the system",
+        "tests/packaging/packages.rs, and nothing: it changes the system",
     ),
     (
         "sudo cmake --install build",
@@ -121,7 +121,7 @@ fn run_ours(place: &str, dir: &Path, words: &[String]) {
             answered(place, &mut ours(dir, words));
         }
         "doctor" => answered(place, &mut ours(dir, words)),
-        // There is no such process; tests/control does this with one.
+        // There is no such process; tests/programs/control does this with one.
         "ctl" => answered(place, &mut ours(dir, words)),
         "demo" => {
             let mut short = words.to_vec();

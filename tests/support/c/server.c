@@ -1,4 +1,4 @@
-/* A server for tests/control: two models and a cache. It prints "ready", and then does what each line on stdin says. */
+/* A server for tests/programs/control: two models and a cache. It prints "ready", and then does what each line on stdin says. */
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-//! The names that libtrtalloc.so exports. tests/exports.rs compares them with the library.
+//! The names that libtrtalloc.so exports. tests/library/exports.rs compares them with the library.
 #![allow(dead_code)]
 
 pub const NAMES: &[&str] = &[

@@ -16,7 +16,7 @@ struct Header {
 const HEADERS: [Header; 2] = [
     Header {
         name: "trtalloc.h",
-        before: r#"/* trtalloc: a GPU memory allocator for TensorRT. Generated from src/ffi/c by tests/header.rs. */
+        before: r#"/* trtalloc: a GPU memory allocator for TensorRT. Generated from src/ffi/c by tests/library/header.rs. */
 
 #ifndef TRTALLOC_TRTALLOC_H
 #define TRTALLOC_TRTALLOC_H
@@ -63,7 +63,7 @@ const HEADERS: [Header; 2] = [
         name: "hooks.h",
         before: r#"/* trtalloc for other frameworks: functions with the types that the frameworks' hooks require. All use trtalloc_default().
    Pass a function to its framework by address or by name. Generated from hooks.rs and dlpack.rs of src/ffi/c by
-   tests/header.rs. */
+   tests/library/header.rs. */
 
 #ifndef TRTALLOC_HOOKS_H
 #define TRTALLOC_HOOKS_H

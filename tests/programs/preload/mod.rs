@@ -13,7 +13,7 @@ fn library() -> PathBuf {
 }
 
 fn source(name: &str) -> PathBuf {
-    common::root().join("tests/preload").join(name)
+    common::root().join("tests/programs/preload").join(name)
 }
 
 /// Runs the command that `make` returns, without and with the library, and compares everything visible. Returns the

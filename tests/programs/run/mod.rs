@@ -69,7 +69,7 @@ fn program(source: &str, dir: &Path) -> PathBuf {
     let path = dir.join(source.trim_end_matches(".c"));
     let mut compile = common::cc();
     compile.arg("-D_GNU_SOURCE");
-    compile.arg(common::root().join("tests/run").join(source));
+    compile.arg(common::root().join("tests/programs/run").join(source));
     compile.arg("-o").arg(&path);
     common::link(&mut compile, dir);
     common::run(&mut compile);

@@ -1,4 +1,4 @@
-//! Programs that use the stand-ins for TensorRT of tests/inject: what `run` reports about them, and `doctor` before.
+//! Programs that use the stand-ins for TensorRT of tests/programs/inject: what `run` reports about them, and `doctor` before.
 
 use std::path::Path;
 use std::process::Output;

@@ -3,7 +3,7 @@
 #[macro_use]
 extern crate trial;
 
-#[path = "support/common/mod.rs"]
+#[path = "../support/common/mod.rs"]
 mod common;
 
 mod gpu;

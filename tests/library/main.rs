@@ -4,9 +4,9 @@
 #[macro_use]
 extern crate trial;
 
-#[path = "support/ascendcl/mod.rs"]
+#[path = "../support/ascendcl/mod.rs"]
 mod ascendcl;
-#[path = "support/common/mod.rs"]
+#[path = "../support/common/mod.rs"]
 mod common;
 
 mod ascend;

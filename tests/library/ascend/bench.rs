@@ -11,9 +11,9 @@ use trtalloc::driver::sim::{SimConfig, SimDriver};
 use crate::over::open;
 use crate::standin::process::{Installed, exclusive};
 
-#[path = "../../src/pool/tests/application.rs"]
+#[path = "../../../src/pool/tests/application.rs"]
 mod application;
-#[path = "../../src/pool/tests/faults.rs"]
+#[path = "../../../src/pool/tests/faults.rs"]
 mod faults;
 
 const MIB: u64 = 1 << 20;

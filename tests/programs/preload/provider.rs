@@ -9,7 +9,7 @@ use crate::preload::table::Outcome;
 use crate::preload::{expect, library, simcuda, wheel};
 
 fn source(name: &str) -> PathBuf {
-    common::root().join("tests/preload/onnxruntime").join(name)
+    common::root().join("tests/programs/preload/onnxruntime").join(name)
 }
 
 /// Folders of the libraries that the provider needs: stand-ins for TensorRT, its parser and plugins, and CUDA's

@@ -1,7 +1,7 @@
 //! A new driver is one folder and its line in the registry: `support/toy` is written as docs/add-a-driver.md says, and
 //! serves allocations here.
 
-#[path = "support/toy/mod.rs"]
+#[path = "../support/toy/mod.rs"]
 mod toy;
 
 use std::sync::Arc;

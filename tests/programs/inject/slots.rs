@@ -17,7 +17,7 @@ fn setter_slots_match_nvidias_headers() {
         if let Err(Outcome::Skipped(what, reason)) = headers.include(&mut compile) {
             common::skip(what, &reason);
         }
-        compile.arg(common::root().join("tests/inject/slots.cpp"));
+        compile.arg(common::root().join("tests/programs/inject/slots.cpp"));
         common::run(compile.arg("-o").arg(&program));
         let said = String::from_utf8(common::run(&mut Command::new(&program)).stdout).unwrap();
         let said: Vec<usize> = said.split_whitespace().map(|word| word.parse().unwrap()).collect();

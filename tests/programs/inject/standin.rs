@@ -49,7 +49,7 @@ pub struct Built {
     pub library: PathBuf,
     /// The library's object file, for a program that has it linked in.
     archive: PathBuf,
-    /// tests/inject/client.cpp
+    /// tests/programs/inject/client.cpp
     pub client: PathBuf,
     /// The same client, which looks up TensorRT's functions itself.
     pub looks_up: PathBuf,
@@ -57,7 +57,7 @@ pub struct Built {
 
 /// The folder of the sources.
 pub fn sources() -> PathBuf {
-    common::root().join("tests/inject")
+    common::root().join("tests/programs/inject")
 }
 
 /// Held while a program is linked.

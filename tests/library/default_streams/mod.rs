@@ -7,7 +7,7 @@ use crate::common::{self, cudasim, simcuda};
 /// The program over one driver, linked in both orders: a linker keeps the first of two functions of one name.
 fn headers_over(name: &str, driver: impl Fn(&mut Command)) {
     let dir = common::scratch(name);
-    let source = common::root().join("tests/default_streams");
+    let source = common::root().join("tests/library/default_streams");
     let objects = [
         ("main", "main.cpp", None),
         (

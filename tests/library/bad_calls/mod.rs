@@ -4,7 +4,7 @@
 //! the process ends with status 0.
 
 #[allow(dead_code)]
-#[path = "../support/application/mod.rs"]
+#[path = "../../support/application/mod.rs"]
 mod application;
 
 mod arguments;

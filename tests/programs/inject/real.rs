@@ -49,7 +49,7 @@ impl Library {
         Ok(self.package.libraries()?.join(self.file))
     }
 
-    /// tests/inject/`source`, compiled with the library's headers.
+    /// tests/programs/inject/`source`, compiled with the library's headers.
     fn program(&self, source: &str, name: &str, linked: bool) -> Result<PathBuf, Outcome> {
         let library = self.path()?;
         let dir = common::scratch(&format!("inject_{name}_{}", self.tensorrt.replace([' ', '.'], "_")));

@@ -4,7 +4,7 @@
 #[macro_use]
 extern crate trial;
 
-#[path = "support/common/mod.rs"]
+#[path = "../support/common/mod.rs"]
 mod common;
 
 mod command;

@@ -1,4 +1,4 @@
-//! The pack for a machine with a GPU (README.md in this folder): it is made and run over the second simulated driver, cudasim,
+//! The pack for a machine with a GPU (tests/gpu/README.md): it is made and run over the second simulated driver, cudasim,
 //! which `TRTALLOC_TEST_CUDASIM` names, and what it prints is compared with what is known of that driver. Its kernels are
 //! assembled by NVIDIA's assembler, where downloads are allowed.
 
