@@ -26,7 +26,6 @@ mod layout;
 mod log;
 mod names;
 mod pinned;
-mod probe;
 mod share_budget;
 mod sim;
 mod tags;

@@ -9,8 +9,8 @@ use std::process::Command;
 use crate::common::simcuda;
 
 fn sources() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probe");
-    let files = std::fs::read_dir(folder).expect("tests/probe is there");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gpu/probe");
+    let files = std::fs::read_dir(folder).expect("tests/gpu/probe is there");
     let mut sources: Vec<PathBuf> = files.map(|file| file.expect("can be listed").path()).collect();
     sources.retain(|path| path.extension().is_some_and(|suffix| suffix == "c"));
     sources.sort();

@@ -1,7 +1,7 @@
 /* probe: what does this driver really do? Answers questions about libcuda.so.1 that its documentation leaves open, as a
  * table on stdout. Needs a driver and nothing else:
  *
- *     cd tests/probe && cc -std=c99 -O2 -I../../include -o probe *.c -ldl -pthread
+ *     cd tests/gpu/probe && cc -std=c99 -O2 -I../../../include -o probe *.c -ldl -pthread
  *     ./probe [TEXT]      only the questions that contain TEXT
  *
  * Every question is asked in a child process, forked before this one touches the driver: a crash or a hang is an

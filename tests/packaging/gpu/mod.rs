@@ -1,6 +1,8 @@
 //! The pack for a machine with a GPU (tests/gpu/README.md): it is made and run over the second simulated driver, cudasim,
 //! which `TRTALLOC_TEST_CUDASIM` names, and what it prints is compared with what is known of that driver. Its kernels are
-//! assembled by NVIDIA's assembler, where downloads are allowed.
+//! assembled by NVIDIA's assembler, where downloads are allowed. `probe` asks a driver without the pack.
+
+mod probe;
 
 use std::collections::HashSet;
 use std::fs;
@@ -225,7 +227,7 @@ fn kernels_are_valid_ptx() {
     let mut compile = common::cc();
     // ISO C has no conversion from dlsym's result to a function.
     compile.arg("-Wno-pedantic").arg("-o").arg(&probe);
-    for file in fs::read_dir(common::root().join("tests/probe")).unwrap() {
+    for file in fs::read_dir(common::root().join("tests/gpu/probe")).unwrap() {
         let path = file.unwrap().path();
         if path.extension().is_some_and(|suffix| suffix == "c") {
             compile.arg(path);
