@@ -7,7 +7,7 @@ use trtalloc::allocator::{Allocator, Request};
 use trtalloc::config::Config;
 use trtalloc::driver::Driver;
 
-use crate::random::Random;
+use super::random::Random;
 
 pub struct Drawn {
     pub text: String,

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Acquire};
 
-use crate::world::{World, done};
+use super::world::{World, done};
 
 /// The engine's bytes.
 const ENGINE: u64 = 64 << 20;

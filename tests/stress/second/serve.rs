@@ -12,9 +12,9 @@ use trtalloc::driver::cuda::CudaDriver;
 use trtalloc::error::{Error, Result};
 use trtalloc::trace::serve::{self, Calls, Client, Computer, Graph, MEMORY_CALLS, Measured, Memory, Row, Run};
 
+use super::machine::Machine;
+use super::machine::capture::MODE_THREAD_LOCAL;
 use crate::cudasim::clock;
-use crate::machine::Machine;
-use crate::machine::capture::MODE_THREAD_LOCAL;
 
 struct Served {
     machine: Arc<Machine>,

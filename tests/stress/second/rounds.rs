@@ -8,11 +8,11 @@ use trtalloc::allocator::Allocator;
 use trtalloc::config::Config;
 use trtalloc::driver::cuda::CudaDriver;
 
-use crate::drawn::{self, Budget};
-use crate::machine::Machine;
-use crate::machine::functions::{Call, CallKind};
-use crate::play::{Ending, Rules, play};
-use crate::random::Random;
+use super::machine::Machine;
+use super::machine::functions::{Call, CallKind};
+use super::work::drawn::{self, Budget};
+use super::work::play::{Ending, Rules, play};
+use super::work::random::Random;
 
 const MIB: u64 = 1 << 20;
 

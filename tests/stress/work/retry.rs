@@ -6,7 +6,7 @@ use trtalloc::allocator::Request;
 use trtalloc::error::Error;
 use trtalloc::tags::Tag;
 
-use crate::world::{World, done};
+use super::world::{World, done};
 
 impl World {
     /// Whether refusals are repeated: one thread does all the work, a limit is the reason of most of them, and nothing

@@ -8,8 +8,8 @@ use std::ptr::null_mut;
 use cudarc::driver::sys;
 use parking_lot::{Condvar, Mutex};
 
+use super::machine::code;
 use crate::cudasim::clock;
-use crate::machine::code;
 
 #[derive(Default)]
 struct GateState {

@@ -8,11 +8,11 @@ use parking_lot::Mutex;
 use trtalloc::allocator::{Allocator, Request};
 use trtalloc::config::{Config, Limit};
 
-use crate::client::Client;
-use crate::client::allocators::is_gone;
-use crate::machine::Machine;
-use crate::neighbour::Neighbour;
-use crate::world::{Context, Counts, Spare, World};
+use super::client::Client;
+use super::client::allocators::is_gone;
+use super::machine::Machine;
+use super::neighbour::Neighbour;
+use super::world::{Context, Counts, Spare, World};
 
 /// The settings of a round.
 pub struct Rules<'r> {
@@ -54,7 +54,7 @@ pub enum Ending {
     /// One is destroyed.
     Destroyed,
     /// The first device's primary context is reset.
-    #[allow(dead_code, reason = "tests/second_driver has no reset")]
+    #[allow(dead_code, reason = "the second driver has no reset")]
     Reset,
 }
 

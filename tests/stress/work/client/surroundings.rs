@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use trtalloc::allocator::Allocator;
 use trtalloc::driver::Stream;
 
-use crate::machine::functions::{Call, CallKind};
-use crate::world::{carved, done};
+use super::super::machine::functions::{Call, CallKind};
+use super::super::world::{carved, done};
 
 use super::Client;
 use super::late::Lateness;

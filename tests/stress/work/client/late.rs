@@ -2,8 +2,8 @@
 //! ("Streams that free") where the driver has ids of streams, and no fill is queued. Where memory was short, the free of a block
 //! that was allocated lately names its stream to the driver, so there must be enough.
 
+use super::super::world::done;
 use super::Client;
-use crate::world::done;
 
 /// When blocks of a stream are freed on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The order checker, by the driver's clock, and a check of blocks' contents.
 
+use super::super::books::{Block, Books};
 use super::Machine;
-use crate::books::{Block, Books};
 
 /// Has the interface of the simulated device's checker: hand-outs and frees of an allocator.
 #[derive(Clone, Copy)]

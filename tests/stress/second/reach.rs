@@ -4,7 +4,7 @@ use trtalloc::allocator::{Allocator, Request};
 use trtalloc::config::Config;
 use trtalloc::driver::cuda::CudaDriver;
 
-use crate::machine::Machine;
+use super::machine::Machine;
 
 const MIB: u64 = 1 << 20;
 /// In simulated nanoseconds: longer than any request waits.

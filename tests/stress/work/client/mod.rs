@@ -17,9 +17,9 @@ use trtalloc::tags;
 use allocators::OwnAllocator;
 use away::Away;
 
-use crate::graphs::{Capture, Graph};
-use crate::random::Random;
-use crate::world::{Parcel, World, done};
+use super::graphs::{Capture, Graph};
+use super::random::Random;
+use super::world::{Parcel, World, done};
 
 /// The maximum of blocks that a thread holds.
 const MAX_BLOCKS: usize = 48;

@@ -1,8 +1,8 @@
 //! Streams of other contexts, which a client uses while its own context is current, the primary context, and other devices.
 
+use super::super::short_lived::DEFAULT;
+use super::super::world::{carved, done};
 use super::Client;
-use crate::short_lived::DEFAULT;
-use crate::world::{carved, done};
 
 /// A block on a stream of another context.
 #[derive(Debug, Clone, Copy)]

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use trtalloc::allocator::RESIZABLE;
 use trtalloc::driver::Stream;
 
-use crate::client::{Block, Client};
-use crate::machine::capture::{MODE_GLOBAL, MODE_RELAXED, MODE_THREAD_LOCAL};
-use crate::world::done;
+use super::client::{Block, Client};
+use super::machine::capture::{MODE_GLOBAL, MODE_RELAXED, MODE_THREAD_LOCAL};
+use super::world::done;
 
 /// A running capture of this thread.
 pub struct Capture {

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use trtalloc::driver::Stream;
 
+use super::super::world::done;
 use super::{Block, Client};
-use crate::world::done;
 
 impl Client<'_> {
     /// Serves a few requests. Each has a stream of its own, which is destroyed after it, maybe with work pending.

@@ -3,8 +3,8 @@
 use trtalloc::allocator::{Allocator, Request};
 use trtalloc::driver::Stream;
 
+use super::super::world::Spare;
 use super::Client;
-use crate::world::Spare;
 
 impl Client<'_> {
     /// A request or a call that must be refused, and does no harm.

@@ -2,23 +2,11 @@
 //! `driver=cuda`, in processes that load it as libcuda.so.1. `TRTALLOC_TEST_CUDASIM` names its folder; without it these
 //! tests do not run.
 //!
-//! The random work is that of tests/stress, with `machine` in place of this project's simulated device. The order
+//! The random work is that of `sim`, with `machine` in place of this project's simulated device. The order
 //! checker, `books`, uses the driver's clock: it knows which work still uses a byte, and until when. Memory that is
 //! handed out on a stream must be unused by the time at which new work there can start; without a stream, by now. Each
 //! block also carries its number in its memory, and the driver is queried whether the block is backed. Time is
 //! simulated (`clock`): with one thread a run repeats exactly.
-//!
-//! | variable | meaning | default |
-//! |---|---|---|
-//! | `TRTALLOC_STRESS_OPS` | operations of all rounds together, which run in parallel | 200,000; 1,000,000 with `TRTALLOC_TEST_REQUIRE=all` |
-//! | `TRTALLOC_STRESS_SEED` | the random seed | 20261122; 1 for random options |
-//! | `TRTALLOC_STRESS_THREADS` | threads at once, at most 3 | 1 |
-//! | `TRTALLOC_STRESS_ROUND` | only the round of that number | all |
-//! | `TRTALLOC_SERVE_REQUESTS` | measured requests of each stream of a server | 100 |
-//! | `TRTALLOC_STRESS_NO_FAILURES` | set: no driver call fails | |
-
-#[macro_use]
-extern crate trial;
 
 mod books;
 mod failures;
@@ -27,29 +15,9 @@ mod machine;
 mod reach;
 mod rounds;
 mod serve;
-
-#[path = "../stress/client/mod.rs"]
-mod client;
-#[path = "../support/common/mod.rs"]
-mod common;
-#[path = "../stress/drawn.rs"]
-mod drawn;
-#[path = "../stress/graphs.rs"]
-mod graphs;
-#[path = "../stress/neighbour.rs"]
-mod neighbour;
-#[path = "../stress/play.rs"]
-mod play;
-#[path = "../stress/random.rs"]
-mod random;
-#[path = "../stress/retry.rs"]
-mod retry;
-#[path = "../stress/short_lived.rs"]
-mod short_lived;
-#[path = "../stress/world.rs"]
-mod world;
-
-use common::{cudasim, viewer};
+#[allow(clippy::duplicate_mod, reason = "another machine's work")]
+#[path = "../work/mod.rs"]
+mod work;
 
 use std::env;
 use std::process::Command;
@@ -57,24 +25,12 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use crate::common::{cudasim, viewer};
+use crate::{common, number};
 use cudasim::clock;
 use rounds::Round;
 
-fn main() -> std::process::ExitCode {
-    common::harness::main()
-}
-
 const ROLE: &str = "TRTALLOC_TEST_ROLE";
-
-fn number(name: &str) -> Option<u64> {
-    let text = env::var(name).ok().filter(|text| !text.is_empty())?;
-    let digits: String = text.chars().filter(|c| *c != '_').collect();
-    Some(
-        digits
-            .parse()
-            .unwrap_or_else(|_| panic!("{name}={text} is not a number")),
-    )
-}
 
 fn from_parent(name: &str) -> u64 {
     number(name).expect("the parent sets it")
@@ -116,7 +72,7 @@ fn in_driver(test: &str, at: usize, name: &str, environment: impl FnOnce(&mut Co
     clock::fix_addresses(&mut command);
     environment(&mut command);
     let output = command
-        .args([test, "--exact", "--nocapture"])
+        .args([&format!("second::{test}"), "--exact", "--nocapture"])
         .env(ROLE, at.to_string())
         .output()
         .unwrap();

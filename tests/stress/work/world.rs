@@ -10,7 +10,7 @@ use trtalloc::config::Kind;
 use trtalloc::driver::Stream;
 use trtalloc::tags::Tag;
 
-use crate::machine::Machine;
+use super::machine::Machine;
 
 /// A context that lives as long as the round.
 pub struct Context {

@@ -1,5 +1,5 @@
 //! The application's calls on the second simulated driver, by CUDA's functions. The methods have the names of this
-//! project's simulated device, because tests/stress calls them.
+//! project's simulated device, because `work` calls them.
 
 use std::collections::{HashMap, VecDeque};
 use std::ptr::null_mut;
@@ -10,11 +10,11 @@ use cudarc::driver::sys;
 use parking_lot::Mutex;
 pub use trtalloc::driver::sim::model::{capture, functions};
 
-use crate::books::{Books, Work};
+use super::books::{Books, Work};
+use super::failures::{Exempt, Failures};
+use super::gate::Gate;
 use crate::cudasim::clock;
 use crate::cudasim::functions::Cudasim;
-use crate::failures::{Exempt, Failures};
-use crate::gate::Gate;
 
 mod checker;
 mod graphs;

@@ -8,9 +8,9 @@ use trtalloc::config::{Config, Kind};
 use trtalloc::driver::Stream;
 use trtalloc::error::Error;
 
+use super::super::machine::Machine;
+use super::super::world::{World, done};
 use super::Client;
-use crate::machine::Machine;
-use crate::world::{World, done};
 
 /// The most blocks in it.
 const MOST: usize = 12;

@@ -6,9 +6,9 @@ use std::thread::ScopedJoinHandle;
 use trtalloc::allocator::Request;
 use trtalloc::driver::Stream;
 
-use crate::client::{Block, Client};
-use crate::random::Random;
-use crate::world::{World, carved, done};
+use super::client::{Block, Client};
+use super::random::Random;
+use super::world::{World, carved, done};
 
 /// The default streams: of a context, by two handles, and of a thread in it.
 pub const DEFAULT: [usize; 3] = [0, 1, 2];

@@ -7,10 +7,10 @@ use trtalloc::config::Config;
 use trtalloc::driver::Driver;
 use trtalloc::driver::sim::{Addresses, Machine, SimConfig, SimDriver};
 
-use crate::drawn::{self, Budget};
+use super::work::drawn::{self, Budget};
+use super::work::play::{Ending, Rules, play};
+use super::work::random::Random;
 use crate::over::open;
-use crate::play::{Ending, Rules, play};
-use crate::random::Random;
 use crate::standin::process::exclusive;
 
 const DEVICES: i32 = 2;
@@ -34,7 +34,7 @@ pub struct Round {
     streams: usize,
     /// Whether a neighbour loads engines.
     neighbour: bool,
-    /// Whether one thread does all the work, and repeats what is refused: see [`World::retry`](crate::world::World::retry).
+    /// Whether one thread does all the work, and repeats what is refused: see [`World::retry`](super::work::world::World::retry).
     alone: bool,
 }
 
