@@ -1,12 +1,11 @@
 //! The folders of `src`, and the parts of `src/pool`, use each other in one direction. The first comment of each
 //! `mod.rs` has a line `Uses: driver, sync.` (or `Uses: nothing.`) that names what the folder may use. `circles` looks
-//! at the files of each folder, and `book` at the documents.
+//! at the files of each folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-mod book;
 mod circles;
 
 type Names = BTreeSet<String>;
@@ -133,47 +132,4 @@ fn paths_are_found_in_code() {
         names.into_iter().collect::<Vec<_>>(),
         ["COMMON", "Core", "reclaim", "tags"]
     );
-}
-
-/// The paths between backticks in a document that begin in a top folder.
-fn named_paths(text: &str) -> impl Iterator<Item = &str> {
-    const TOP: [&str; 10] = [
-        "src/",
-        "tests/",
-        "cpp/",
-        "include/",
-        "benches/",
-        "examples/",
-        "python/",
-        "cmake/",
-        "docs/",
-        ".ci/",
-    ];
-    let quoted = text.split('`').skip(1).step_by(2);
-    quoted.filter(|path| {
-        TOP.iter().any(|top| path.starts_with(top))
-            && !path.starts_with("docs/zh")
-            && !path.contains("NAME")
-            && !path.contains([' ', '*', '<', '{', '…'])
-    })
-}
-
-#[test]
-fn files_that_documents_name_exist() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // The changelog names files that were there at its time.
-    let documents = book::documents();
-    let documents = documents.iter().filter(|path| *path != Path::new("CHANGELOG.md"));
-    let (mut missing, mut count) = (Vec::new(), 0);
-    for document in documents {
-        let text = fs::read_to_string(root.join(document)).unwrap();
-        for path in named_paths(&text) {
-            count += 1;
-            if !root.join(path.trim_end_matches('/')).exists() {
-                missing.push(format!("{}: `{path}`", document.display()));
-            }
-        }
-    }
-    assert!(count > 50, "{count} paths");
-    assert!(missing.is_empty(), "{}", missing.join("\n"));
 }

@@ -1,5 +1,6 @@
-//! What the library promises: its C functions, options, figures and errors, and the drivers below it. Most tests run in this
-//! process on a simulated device; a test of what belongs to a process starts this program again for itself, or a C program.
+//! What the library promises: its C functions, options, figures and errors, and the drivers below it; the documents, and how the
+//! sources use each other. Most tests run in this process on a simulated device; a test of what belongs to a process starts this program
+//! again for itself, or a C program.
 
 #[macro_use]
 extern crate trial;
@@ -17,6 +18,7 @@ mod c_functions;
 mod decay;
 mod default_streams;
 mod device_memory;
+mod documents;
 mod exports;
 mod forked_children;
 mod header;

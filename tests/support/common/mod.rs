@@ -5,6 +5,7 @@ pub mod cudasim;
 pub mod exports;
 pub mod harness;
 pub mod headers;
+pub mod installed;
 pub mod packages;
 pub mod simcuda;
 pub mod table;

@@ -48,7 +48,7 @@ fn pages() -> BTreeSet<PathBuf> {
 }
 
 /// Every document that a reader may open: the book, and the pages beside it.
-pub fn documents() -> Vec<PathBuf> {
+fn documents() -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = pages().into_iter().collect();
     for page in [
         "docs/SUMMARY.md",
@@ -281,6 +281,48 @@ fn pages_that_sources_name_exist() {
     }
     assert!(count > 30, "{count} pages");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The paths between backticks in a document that begin in a top folder.
+fn named_paths(text: &str) -> impl Iterator<Item = &str> {
+    const TOP: [&str; 10] = [
+        "src/",
+        "tests/",
+        "cpp/",
+        "include/",
+        "benches/",
+        "examples/",
+        "python/",
+        "cmake/",
+        "docs/",
+        ".ci/",
+    ];
+    let quoted = text.split('`').skip(1).step_by(2);
+    quoted.filter(|path| {
+        TOP.iter().any(|top| path.starts_with(top))
+            && !path.starts_with("docs/zh")
+            && !path.contains("NAME")
+            && !path.contains([' ', '*', '<', '{', '…'])
+    })
+}
+
+#[test]
+fn files_that_documents_name_exist() {
+    // The changelog names files that were there at its time.
+    let documents = documents();
+    let documents = documents.iter().filter(|path| *path != Path::new("CHANGELOG.md"));
+    let (mut missing, mut count) = (Vec::new(), 0);
+    for document in documents {
+        let text = fs::read_to_string(root().join(document)).unwrap();
+        for path in named_paths(&text) {
+            count += 1;
+            if !root().join(path.trim_end_matches('/')).exists() {
+                missing.push(format!("{}: `{path}`", document.display()));
+            }
+        }
+    }
+    assert!(count > 50, "{count} paths");
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
 }
 
 #[test]

@@ -7,8 +7,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::table::Outcome;
-use crate::{common, headers, installed, wheel};
+use crate::common::table::Outcome;
+use crate::common::{self, headers, installed, wheel};
 
 /// How many blocks say that they cannot be run. One more is a decision, made here.
 const NOT_RUN: usize = 43;

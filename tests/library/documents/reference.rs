@@ -1,4 +1,4 @@
-//! The reference names what the headers have. What the documents show is in blocks.rs; tests/library/layout/book.rs follows their links.
+//! The reference names what the headers have. What the documents show is in blocks.rs; book.rs follows their links.
 
 use crate::common;
 

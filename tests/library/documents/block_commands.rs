@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::blocks::{self, Block};
+use super::blocks::{self, Block};
 use crate::common;
 
 /// The beginnings of commands that are run elsewhere, and where.
@@ -31,7 +31,7 @@ const ELSEWHERE: [(&str, &str); 15] = [
     ("sudo ldconfig", "nothing: it changes the system"),
     (
         "cc main.c $(pkg-config --cflags --libs trtalloc)",
-        "tests/compatibility/blocks.rs and installed.rs",
+        "tests/library/documents/blocks.rs and installed.rs",
     ),
 ];
 

@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use crate::{blocks, common};
+use super::blocks;
+use crate::common;
 
 /// Compiles what is on stdin, and looks each `trtalloc.name` in it up in the package.
 const LOOK_UP: &str = "
