@@ -566,7 +566,7 @@ fn any_bytes_are_a_name_and_come_out_escaped() {
 
 /// A child process of this test runs `body`, since names are the process's.
 fn in_child(test: &str, body: impl FnOnce()) {
-    const VARIABLE: &str = "TRTALLOC_TEST_CHILD";
+    const VARIABLE: &str = "TRTALLOC_TEST_ROLE";
     if std::env::var_os(VARIABLE).is_some_and(|name| name == test) {
         return body();
     }

@@ -13,7 +13,7 @@ use trtalloc::driver::sim::model::shared::SharedDevices;
 use trtalloc::trace::random::Random;
 
 use crate::common;
-use crate::share_budget::worker::{self, MIB, NUMBER, PROGRESS, SEED, request};
+use crate::share_budget::worker::{self, MIB, request};
 
 /// The options of a budget in a directory of the test's own.
 pub fn options(directory: &Path, mib: u64, more: &str) -> String {
@@ -167,10 +167,8 @@ impl Round {
     fn start(&mut self, worker: &mut Worker) {
         let mut command = worker::command("work", &self.options);
         let seed = self.random.below(u32::MAX.into());
-        command
-            .env(NUMBER, worker.number.to_string())
-            .env(SEED, seed.to_string());
-        command.env(PROGRESS, &self.progress).env("TRTALLOC_LOG", "off");
+        command.args([worker.number.to_string(), seed.to_string()]);
+        command.arg(&self.progress).env("TRTALLOC_LOG", "off");
         worker.process = Some(Process::start(&mut command));
         worker.stopped_until = None;
         worker.went_on = Instant::now();

@@ -12,18 +12,16 @@ use trtalloc::driver::{Driver, Stream};
 use trtalloc::trace::application::Application;
 use trtalloc::trace::random::Random;
 
-/// The variables that name a task, its number, the file of the processes' progress, and the seed.
+/// The variable that names a task.
 pub const TASK: &str = "TRTALLOC_TEST_TASK";
-pub const NUMBER: &str = "TRTALLOC_TEST_NUMBER";
-pub const PROGRESS: &str = "TRTALLOC_TEST_PROGRESS";
-pub const SEED: &str = "TRTALLOC_TEST_SEED";
 
 pub const MIB: u64 = 1 << 20;
 
-/// This program with a task.
+/// This program with a task. The arguments of `work` come behind the options: its number, the seed, and the file of the processes'
+/// progress.
 pub fn command(task: &str, options: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.env(TASK, task).env("TRTALLOC_TEST_OPTIONS", options);
+    command.env(TASK, task).arg(options);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     command
 }
@@ -38,8 +36,13 @@ pub fn request(size: u64, flags: u32, stream: Option<Stream>) -> Request {
     }
 }
 
+/// An argument of this process.
+fn argument(at: usize) -> String {
+    std::env::args().nth(at).unwrap()
+}
+
 pub fn run(task: &str) -> ExitCode {
-    let options = std::env::var("TRTALLOC_TEST_OPTIONS").unwrap();
+    let options = argument(1);
     let allocator = Allocator::create(&options).unwrap();
     match task {
         "work" => work(&allocator),
@@ -105,13 +108,10 @@ struct Block {
 
 /// Allocates, uses, resizes and frees at random.
 fn work(allocator: &Arc<Allocator>) {
-    let number = |name: &str| std::env::var(name).unwrap().parse::<u64>().unwrap();
-    let mut random = Random::new(number(SEED));
-    let slot = number(NUMBER) * 8;
-    let progress = File::options()
-        .write(true)
-        .open(std::env::var(PROGRESS).unwrap())
-        .unwrap();
+    let number = |at| argument(at).parse::<u64>().unwrap();
+    let slot = number(2) * 8;
+    let mut random = Random::new(number(3));
+    let progress = File::options().write(true).open(argument(4)).unwrap();
     let ends = Arc::new(AtomicBool::new(false));
     let seen = ends.clone();
     std::thread::spawn(move || {

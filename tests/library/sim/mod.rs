@@ -39,18 +39,18 @@ pub fn mapped(machine: &Machine, size: u64) -> (u64, u64) {
     (address, handle)
 }
 
-/// Runs one test of this folder again, alone and with `SIM_CHILD` set.
+/// Runs one test of this folder again, alone and with `TRTALLOC_TEST_ROLE` set.
 pub fn child(test: &str) -> Output {
     Command::new(std::env::current_exe().unwrap())
         .args([&format!("sim::{test}"), "--exact", "--nocapture", "--test-threads=1"])
-        .env("SIM_CHILD", "1")
+        .env("TRTALLOC_TEST_ROLE", "1")
         .output()
         .unwrap()
 }
 
 /// Whether this process is such a child.
 pub fn in_child() -> bool {
-    std::env::var_os("SIM_CHILD").is_some()
+    std::env::var_os("TRTALLOC_TEST_ROLE").is_some()
 }
 
 /// Runs `test` in a child, which must abort with `message` on stderr.
