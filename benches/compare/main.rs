@@ -15,7 +15,7 @@ mod plain;
 mod pools;
 mod rmm;
 mod serve;
-#[path = "../../tests/common/mod.rs"]
+#[path = "../../tests/support/common/mod.rs"]
 mod tools;
 
 use std::hint::black_box;

@@ -1,6 +1,6 @@
 /* trtalloc for other frameworks: functions with the types that the frameworks' hooks require. All use trtalloc_default().
    Pass a function to its framework by address or by name. Generated from hooks.rs and dlpack.rs of src/ffi/c by
-   tests/header.rs. */
+   tests/library/header.rs. */
 
 #ifndef TRTALLOC_HOOKS_H
 #define TRTALLOC_HOOKS_H

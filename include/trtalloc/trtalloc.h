@@ -1,4 +1,4 @@
-/* trtalloc: a GPU memory allocator for TensorRT. Generated from src/ffi/c by tests/header.rs. */
+/* trtalloc: a GPU memory allocator for TensorRT. Generated from src/ffi/c by tests/library/header.rs. */
 
 #ifndef TRTALLOC_TRTALLOC_H
 #define TRTALLOC_TRTALLOC_H

@@ -1,4 +1,4 @@
-"""The types of the public functions, which mypy checks (tests/python/package.rs); it is not run. Each `type: ignore` is an
+"""The types of the public functions, which mypy checks (tests/packaging/python/package.rs); it is not run. Each `type: ignore` is an
 error that mypy must find, since `--strict` refuses one that is not needed.
 """
 

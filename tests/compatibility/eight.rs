@@ -33,7 +33,7 @@ pub fn rows() -> &'static [Row] {
                         compile
                             .args(defines(parts))
                             .arg("-I")
-                            .arg(common::root().join("tests/compatibility/eight"));
+                            .arg(common::root().join("tests/support/tensorrt/eight"));
                         Ok(())
                     });
                     tried.map_or_else(|outcome| outcome, |()| Outcome::Passed)
@@ -57,7 +57,10 @@ fn try_version(name: &str, version: i32, parts: &[u32; 3]) -> Outcome {
     let dir = common::scratch(&format!("compat_{name}"));
     let source = common::root().join("tests/compatibility");
     let mut compile = common::cxx();
-    compile.args(defines(parts)).arg("-I").arg(source.join("eight"));
+    compile
+        .args(defines(parts))
+        .arg("-I")
+        .arg(common::root().join("tests/support/tensorrt/eight"));
     // Each call is checked against the object's own type information, too.
     compile.args(["-pthread", "-g", "-fsanitize=undefined", "-fno-sanitize-recover=all"]);
     compile.arg(source.join("eight.cpp")).arg("-o").arg(dir.join("eight"));
@@ -75,7 +78,10 @@ fn fit_finds_a_weight_streaming_budget() {
     let dir = common::scratch("compat_fit");
     let source = common::root().join("tests/compatibility");
     let mut compile = common::cxx();
-    compile.args(defines(&[8, 6, 1])).arg("-I").arg(source.join("eight"));
+    compile
+        .args(defines(&[8, 6, 1]))
+        .arg("-I")
+        .arg(common::root().join("tests/support/tensorrt/eight"));
     compile.arg(source.join("fit.cpp")).arg("-o").arg(dir.join("fit"));
     common::link(&mut compile, &dir);
     common::run(&mut compile);

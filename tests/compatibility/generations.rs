@@ -71,7 +71,7 @@ fn two_tensorrts_in_one_process() {
             compile.arg(format!("-DVERSION={version}"));
             compile
                 .arg("-I")
-                .arg(common::root().join("tests/compatibility").join(own));
+                .arg(common::root().join("tests/support/tensorrt").join(own));
         })
     });
     let failed = in_pairs(&opener(&dir), &libraries);

@@ -124,7 +124,9 @@ fn an_unknown_tensorrt_does_not_compile() {
             .arg(format!("-DEIGHT_MAJOR={major}"))
             .arg(format!("-DEIGHT_MINOR={minor}"))
             .arg("-DEIGHT_PATCH=0");
-        compile.arg("-I").arg(common::root().join("tests/compatibility/eight"));
+        compile
+            .arg("-I")
+            .arg(common::root().join("tests/support/tensorrt/eight"));
         compile
             .arg("-fsyntax-only")
             .arg(dir.join("unknown.cpp"))
@@ -180,7 +182,7 @@ fn two_units_of_one_program() {
     std::fs::write(dir.join("main.cpp"), format!("{include}{main}")).unwrap();
     let mut compile = common::cxx();
     compile.args(["-DEIGHT_MAJOR=8", "-DEIGHT_MINOR=6", "-DEIGHT_PATCH=1", "-I"]);
-    compile.arg(common::root().join("tests/compatibility/eight"));
+    compile.arg(common::root().join("tests/support/tensorrt/eight"));
     compile.args([dir.join("other.cpp"), dir.join("main.cpp")]);
     compile.arg("-o").arg(dir.join("program"));
     common::link(&mut compile, &dir);
@@ -231,7 +233,7 @@ fn no_header_raises_a_warning() {
             "-fno-rtti",
         ]);
         compile.args(["-DEIGHT_MAJOR=8", "-DEIGHT_MINOR=6", "-DEIGHT_PATCH=1", "-isystem"]);
-        compile.arg(common::root().join("tests/compatibility/eight"));
+        compile.arg(common::root().join("tests/support/tensorrt/eight"));
         check(compile, "all.cpp", cpp, standard);
     }
 }

@@ -2,100 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 
+pub use crate::common::installed::*;
 use crate::libraries::{LEAN, Library, RTX_1_7};
 use crate::table::{self, Outcome, Row};
 use crate::{common, headers};
-
-/// Whether a tool is there, or else what to say of it.
-pub fn tool(name: &'static str) -> Result<(), Outcome> {
-    let there = Command::new(name).arg("--version").output();
-    match there.is_ok_and(|output| output.status.success()) {
-        true => Ok(()),
-        false => Err(Outcome::Skipped(name, format!("no {name}"))),
-    }
-}
-
-fn define(key: &str, value: &Path) -> String {
-    format!("-D{key}={}", value.display())
-}
-
-/// Where cargo builds for `user`: a folder of its own, for cargo gives the library one name whatever it is built for, and
-/// what tests that run at the same time use must not be written over. It is kept, so that a second run has little to do.
-fn cargo_target(user: &str) -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cargo-{user}"))
-}
-
-/// Ends a test that compiles the crate in a folder of its own, unless tests are done in full.
-fn compiles_the_crate() {
-    common::slow("it compiles the crate once more");
-}
-
-/// Removes what cargo built of other sources than those at `root`. A cdylib's file has the same name for every version, so cargo
-/// would take the other one's for its own where it has built both before.
-fn leave_no_other_sources_library(root: &Path, target: &Path) {
-    let note = target.join("built-from");
-    let from = root.to_string_lossy();
-    if std::fs::read_to_string(&note).is_ok_and(|built| built == from) {
-        return;
-    }
-    if target.exists() {
-        let mut clean = Command::new(env!("CARGO"));
-        clean.args([
-            "clean",
-            "--quiet",
-            "--offline",
-            "--package",
-            "trtalloc",
-            "--manifest-path",
-        ]);
-        common::run(clean.arg(root.join("Cargo.toml")).arg("--target-dir").arg(target));
-    }
-    std::fs::create_dir_all(target).unwrap();
-    std::fs::write(note, from.as_bytes()).unwrap();
-}
-
-/// Configures and builds the package of the sources at `root` in `dir`/build.
-pub fn build_package(root: &Path, dir: &Path, prefix: &Path) {
-    compiles_the_crate();
-    // What cargo made is copied after cargo has let go of its folder.
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let build = dir.join("build");
-    leave_no_other_sources_library(root, &cargo_target("package"));
-    let mut configure = Command::new("cmake");
-    configure.arg("-S").arg(root.join("cmake")).arg("-B").arg(&build);
-    configure.args([
-        define("CMAKE_INSTALL_PREFIX", prefix),
-        define("CARGO", Path::new(env!("CARGO"))),
-        define("TRTALLOC_CARGO_TARGET_DIR", &cargo_target("package")),
-        "-DTRTALLOC_PROFILE=dev".to_owned(),
-    ]);
-    common::run(&mut configure);
-    common::run(Command::new("cmake").arg("--build").arg(&build));
-}
-
-/// The prefix under which the package is installed, once for all tests.
-pub fn prefix() -> Result<&'static Path, Outcome> {
-    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
-    tool("cmake")?;
-    Ok(PREFIX.get_or_init(|| {
-        let dir = common::scratch("compat_package");
-        let prefix = dir.join("prefix");
-        // Installed elsewhere than it was configured for, as `--prefix` does.
-        build_package(common::root(), &dir, Path::new("/usr/local"));
-        let mut install = Command::new("cmake");
-        common::run(
-            install
-                .arg("--install")
-                .arg(dir.join("build"))
-                .arg("--prefix")
-                .arg(&prefix),
-        );
-        prefix
-    }))
-}
 
 /// Every file under `dir`.
 pub fn files(dir: &Path) -> Vec<PathBuf> {
@@ -144,7 +56,7 @@ fn project_under(prefix: &Path, source: &str, name: &str, arguments: &[String]) 
 /// A consumer of that version under `prefix`; the folder with what it built.
 pub fn consumer(name: &str, version: &str, prefix: &Path) -> PathBuf {
     let wanted = format!("-DWANTED_VERSION={version}");
-    project_under(prefix, "tests/compatibility/consumer", name, &[wanted])
+    project_under(prefix, "tests/support/consumer", name, &[wanted])
 }
 
 /// Where a CMake project finds a TensorRT.
@@ -354,13 +266,8 @@ fn examples() {
 
 #[test]
 fn a_package_of_another_version_is_not_taken() {
-    let consumer = |name: &str, version: &str| {
-        project(
-            "tests/compatibility/consumer",
-            name,
-            &[format!("-DWANTED_VERSION={version}")],
-        )
-    };
+    let consumer =
+        |name: &str, version: &str| project("tests/support/consumer", name, &[format!("-DWANTED_VERSION={version}")]);
     let built = match consumer("compat_consumer", env!("CARGO_PKG_VERSION")) {
         Ok(built) => built,
         Err(Outcome::Skipped(what, reason)) => common::skip(what, &reason),
@@ -430,7 +337,7 @@ fn a_project_can_add_the_folder_to_its_build() {
     common::write_program(&dir.join("cargo"), cargo.as_bytes());
     let lists = format!(
         "cmake_minimum_required(VERSION 3.18)\nproject(app C)\nadd_custom_target(uninstall COMMAND true)\n\
-         add_subdirectory(\"{root}/cmake\" trtalloc)\nadd_executable(app \"{root}/tests/compatibility/consumer/consumer.c\")\n\
+         add_subdirectory(\"{root}/cmake\" trtalloc)\nadd_executable(app \"{root}/tests/support/consumer/consumer.c\")\n\
          target_link_libraries(app PRIVATE trtalloc::trtalloc)\ninstall(TARGETS app)\n",
         root = common::root().display()
     );

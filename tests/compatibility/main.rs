@@ -9,22 +9,18 @@
 #[macro_use]
 extern crate trial;
 
-#[path = "../common/mod.rs"]
+#[path = "../support/common/mod.rs"]
 mod common;
 
-mod block_commands;
-mod block_python;
-mod blocks;
 mod eight;
 mod generations;
 mod headers;
 mod installed;
 mod libraries;
-mod snippets;
 mod table;
 mod versions;
 
-use common::{headers as nvidia, packages, table as rows, wheel};
+use common::{headers as nvidia, packages, table as rows};
 
 fn main() -> std::process::ExitCode {
     common::harness::main()

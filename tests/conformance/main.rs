@@ -3,32 +3,32 @@
 //!
 //! Each case runs through Rust, C and the C++ virtual functions, at these places: over the simulated device in this
 //! process (`sim`); over CUDA through the simulated libcuda.so.1 in a process of its own (`cuda`); likewise through the
-//! second simulated driver if it is available (`second`, see tests/second_driver); and over the installed GPU if there
+//! second simulated driver if it is available (`second`, see tests/stress/second); and over the installed GPU if there
 //! is one (`gpu`). Over simulated drivers of older versions, which lack functions, cases run only through the C++
 //! virtual functions. A case that cannot run here, or that a place does not support, is reported as ignored with the
 //! reason. `TRTALLOC_TEST_DRIVER=sim` or `=cuda` restricts the run to `sim` or to `gpu`; these need neither cargo nor
 //! another file.
 //!
-//! `interface` has the interfaces, `device` the application's side, `world` what connects both and checks the statistics,
-//! and `cases` the requirements.
+//! `application` has the application's side and the interfaces, `world` what connects both and checks the statistics, and
+//! `cases` the requirements.
 
 #[macro_use]
 extern crate trial;
 
 use trtalloc::driver::sim::model;
 
-#[path = "../common/mod.rs"]
+#[path = "../support/application/mod.rs"]
+mod application;
+#[path = "../support/ascendcl/mod.rs"]
+mod ascendcl;
+#[path = "../support/common/mod.rs"]
 mod common;
-#[path = "../ascend/over.rs"]
-mod over;
-#[path = "../ascend/standin/mod.rs"]
-mod standin;
 
 mod cases;
-mod device;
-mod interface;
 mod world;
 
+use application::{device, interface};
+use ascendcl::{over, standin};
 use common::{cudasim, simcuda};
 
 use std::env;

@@ -5,7 +5,7 @@
 extern crate trial;
 
 mod calls;
-#[path = "../common/mod.rs"]
+#[path = "../support/common/mod.rs"]
 mod common;
 
 use common::simcuda;

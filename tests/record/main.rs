@@ -3,7 +3,7 @@
 #[macro_use]
 extern crate trial;
 
-#[path = "../common/mod.rs"]
+#[path = "../support/common/mod.rs"]
 mod common;
 
 mod agreement;
@@ -19,9 +19,10 @@ mod replay;
 mod report;
 mod server;
 mod stacks;
-mod viewer;
 mod viewer_compare;
 mod without_lock;
+
+use common::viewer;
 
 fn main() -> std::process::ExitCode {
     common::harness::main()

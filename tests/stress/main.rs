@@ -1,47 +1,36 @@
-//! Random work of many threads on many streams under the simulated device's order checker, with driver calls that fail.
-//! The clients order their own uses correctly, so every violation that the checker reports is the allocator's.
+//! Random work of many threads on many streams under an order checker, with driver calls that fail: over this project's
+//! simulated device (`sim`), and over a second simulated driver (`second`). The clients order their own uses correctly, so
+//! every violation that a checker reports is the allocator's.
 //!
 //! | variable | meaning | default |
 //! |---|---|---|
-//! | `TRTALLOC_STRESS_OPS` | operations of all rounds together | 150,000; 300,000 with `TRTALLOC_TEST_REQUIRE=all` |
-//! | `TRTALLOC_STRESS_SEED` | the random seed; with one thread a run repeats exactly | the time; 1 for random options |
-//! | `TRTALLOC_STRESS_THREADS` | threads at once | 4 |
+//! | `TRTALLOC_STRESS_OPS` | operations of all rounds together | `sim`: 150,000; 300,000 with `TRTALLOC_TEST_REQUIRE=all`. `second`, whose rounds run in parallel: 200,000; 1,000,000 |
+//! | `TRTALLOC_STRESS_SEED` | the random seed; with one thread a run repeats exactly | `sim`: the time; `second`: 20261122; 1 for random options |
+//! | `TRTALLOC_STRESS_THREADS` | threads at once; `second` has at most 3 | `sim`: 4; `second`: 1 |
 //! | `TRTALLOC_STRESS_ROUND` | only the round of that number | all |
-//! | `TRTALLOC_STRESS_DRIVER` | the simulated driver's version in every round, as `cuDriverGetVersion` returns it: 11020 | each round's own |
+//! | `TRTALLOC_STRESS_DRIVER` | `sim`: the simulated driver's version in every round, as `cuDriverGetVersion` returns it: 11020 | each round's own |
 //! | `TRTALLOC_STRESS_NO_FAILURES` | set: no driver call fails | |
+//! | `TRTALLOC_SERVE_REQUESTS` | `second`: measured requests of each stream of a server | 100 |
 //!
-//! Unless one round is chosen, the rounds that found an error once run first, with the same seed. A failure names the
-//! seed. `rounds` has the allocators under test, `play` runs a round, `client` is one thread's work, `graphs` its
-//! captures, `short_lived` its short-lived contexts and threads, `retry` repeats what is refused, `drawn` has options
-//! that are drawn together, and `world` is shared by the threads. These modules except `rounds` are used by
-//! tests/second_driver too.
+//! `work` is the random work. Both drivers' modules include it, each with its own `machine`. `rounds` has the allocators
+//! under test.
 
 #[macro_use]
 extern crate trial;
 
-mod client;
-#[path = "../common/mod.rs"]
+#[path = "../support/ascendcl/mod.rs"]
+mod ascendcl;
+#[path = "../support/common/mod.rs"]
 mod common;
-mod drawn;
-mod graphs;
-mod neighbour;
-#[path = "../ascend/over.rs"]
-mod over;
-mod play;
-mod random;
-mod retry;
-mod rounds;
-mod short_lived;
-#[path = "../ascend/standin/mod.rs"]
-mod standin;
-mod world;
 
+mod second;
+mod sim;
+
+use ascendcl::{over, standin};
+use common::cudasim;
 use trtalloc::driver::sim::model;
-// The clients' device. tests/second_driver replaces it.
-use trtalloc::driver::sim::model as machine;
 
 use std::env;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 fn main() -> std::process::ExitCode {
     common::harness::main()
@@ -55,62 +44,4 @@ fn number(name: &str) -> Option<u64> {
             .parse()
             .unwrap_or_else(|_| panic!("{name}={text} is not a number")),
     )
-}
-
-#[test]
-fn random_work_leaves_no_violations_and_no_memory() {
-    if env::var("TRTALLOC_TEST_DRIVER").is_ok_and(|driver| driver == "cuda") {
-        common::unsupported("the order checker is the simulated device's");
-    }
-    if env::var_os("TRTALLOC_LOG").is_none() {
-        trtalloc::log::init(trtalloc::config::LogLevel::Off);
-    }
-    let operations = number("TRTALLOC_STRESS_OPS").unwrap_or(if common::in_full() { 300_000 } else { 150_000 });
-    let threads = number("TRTALLOC_STRESS_THREADS").unwrap_or(4).max(1);
-    let only = number("TRTALLOC_STRESS_ROUND");
-    let seed = number("TRTALLOC_STRESS_SEED").unwrap_or_else(|| {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
-        now.as_nanos() as u64 % 1_000_000_000
-    });
-    println!("TRTALLOC_STRESS_SEED={seed} TRTALLOC_STRESS_OPS={operations} TRTALLOC_STRESS_THREADS={threads}");
-    let mut rounds = rounds::all();
-    if let Some(version) = number("TRTALLOC_STRESS_DRIVER") {
-        rounds.iter_mut().for_each(|round| round.sim.version = version as u32);
-    }
-    if env::var_os("TRTALLOC_STRESS_NO_FAILURES").is_some() {
-        rounds.iter_mut().for_each(|round| round.failures = false);
-    }
-    if only.is_none() {
-        rounds::run_found(&rounds);
-    }
-    let weight: u64 = rounds.iter().map(|round| round.weight).sum();
-    for (at, round) in rounds.iter().enumerate() {
-        if only.is_some_and(|only| only != at as u64) {
-            continue;
-        }
-        let share = (operations * round.weight).div_ceil(weight);
-        let start = Instant::now();
-        let summary = rounds::run(round, share, threads, seed.wrapping_add(at as u64 * 7919));
-        println!(
-            "round {at} ({}): {share} operations in {:.1?}: {summary}",
-            round.options,
-            start.elapsed()
-        );
-    }
-}
-
-/// Options that are tried together nowhere else. Each round has its own, drawn from its seed.
-#[test]
-fn random_work_with_random_options() {
-    let operations = number("TRTALLOC_STRESS_OPS").unwrap_or(if common::in_full() { 300_000 } else { 150_000 });
-    let threads = number("TRTALLOC_STRESS_THREADS").unwrap_or(4).max(1);
-    let seed = number("TRTALLOC_STRESS_SEED").unwrap_or(1);
-    let each = 3000;
-    for at in 0..operations / 4 / each {
-        let seed = seed.wrapping_add(at * 7919);
-        let round = rounds::drawn(seed);
-        let version = round.sim.version;
-        print!("TRTALLOC_STRESS_SEED={seed}, CUDA {version}, {}: ", round.options);
-        println!("{}", rounds::run(&round, each, threads, seed));
-    }
 }

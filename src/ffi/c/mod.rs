@@ -1,5 +1,5 @@
 //! The C ABI, a file for each group of functions. The comments on public items are the text of the headers, which
-//! `tests/header.rs` generates: `include/trtalloc/hooks.h` from `hooks` and `dlpack`, and `include/trtalloc/trtalloc.h` from the
+//! `tests/library/header.rs` generates: `include/trtalloc/hooks.h` from `hooks` and `dlpack`, and `include/trtalloc/trtalloc.h` from the
 //! others.
 //!
 //! The functions check for null pointers and catch panics. A function that fails sets the reason for

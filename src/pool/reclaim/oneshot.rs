@@ -1,7 +1,7 @@
 //! A channel for one value, whose receiver waits at most so long.
 //!
 //! It is not `std::sync::mpsc`, which would do: std's receiver waits until an absolute time of CLOCK_MONOTONIC, so it
-//! waits too long in a process whose clock a test shifts (tests/common/cudasim). parking_lot's waits are relative.
+//! waits too long in a process whose clock a test shifts (tests/support/common/cudasim). parking_lot's waits are relative.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

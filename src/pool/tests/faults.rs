@@ -207,7 +207,7 @@ fn fail(options: &str, config: &SimConfig, call: &'static str, what: &str, arm: 
     bench.finish_of(&what);
 }
 
-/// Whether to try everything that .ci/run has time for: TRTALLOC_TEST_REQUIRE has `all` or `slow`, as in tests/common/harness.rs.
+/// Whether to try everything that .ci/run has time for: TRTALLOC_TEST_REQUIRE has `all` or `slow`, as in tests/support/common/harness.rs.
 pub fn in_full() -> bool {
     let list = std::env::var("TRTALLOC_TEST_REQUIRE").unwrap_or_default();
     let has = |name: &str| list.split(',').any(|item| item.trim() == name);

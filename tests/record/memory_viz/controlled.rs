@@ -23,7 +23,7 @@ fn snapshot_of_a_live_server() {
     let program = dir.join("server");
     let mut compile = common::cc();
     compile.arg("-D_GNU_SOURCE").arg("-Wno-pedantic");
-    compile.arg(common::root().join("tests/control/server.c"));
+    compile.arg(common::root().join("tests/support/c/server.c"));
     compile.arg("-o").arg(&program);
     common::link(&mut compile, &dir);
     common::run(&mut compile);
