@@ -1,6 +1,6 @@
 //! The folders of `src`, and the parts of `src/pool`, use each other in one direction. The first comment of each
 //! `mod.rs` has a line `Uses: driver, sync.` (or `Uses: nothing.`) that names what the folder may use. `circles` looks
-//! at the files of each folder, and `book` at the documents.
+//! at the files of each folder, `reference` at what cargo doc shows, and `book` at the documents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 mod book;
 mod circles;
+mod reference;
 
 type Names = BTreeSet<String>;
 
