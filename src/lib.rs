@@ -1,25 +1,22 @@
 //! A GPU memory allocator for TensorRT.
 //!
 //! The library is mostly used from C, C++ and Python, or injected into unchanged programs: see the README. This is the
-//! reference for programs in Rust. They need these types:
+//! reference for programs in Rust. They begin with these types:
 //!
-//! * [`Allocator`](allocator::Allocator) allocates, resizes and frees blocks. It has one pool for each device, and any
-//!   thread may use it. Its options are those of docs/options.md, as text or as a [`Config`](config::Config).
-//! * [`Request`](allocator::Request) describes an allocation: size, alignment, flags, stream and device.
-//! * [`ExportedAllocator`](ffi::ExportedAllocator) exports an allocator to TensorRT, as an `nvinfer1::IGpuAllocator*`, and
-//!   to C.
-//! * [`Stats`](stats::Stats) are the statistics of one pool.
-//! * [`Error`](error::Error) is the error of every call.
+//! * [`Allocator`] allocates, resizes and frees blocks. It has one pool for each device, and any thread may use it. Its
+//!   options are those of docs/options.md, as text or as a [`Config`].
+//! * [`Request`] describes an allocation: size, alignment, flags, [`Stream`] and device.
+//! * [`ExportedAllocator`] exports an allocator to TensorRT, as an `nvinfer1::IGpuAllocator*`, and to C.
+//! * [`Stats`] are the statistics of one pool, and [`TagStats`] those of one of its [`tags`].
+//! * [`Error`] is the error of every call.
 //!
 //! A block is an address. Work on the request's stream may use it at once. A block that is freed on a stream may be reused
 //! by later work of that stream, and by other streams once the work queued before the free has completed.
 //!
 //! ```
-//! use trtalloc::allocator::{Allocator, RESIZABLE, Request};
-//! use trtalloc::driver::Stream;
-//! use trtalloc::ffi::ExportedAllocator;
+//! use trtalloc::{Allocator, ExportedAllocator, RESIZABLE, Request, Stream};
 //!
-//! # fn main() -> trtalloc::error::Result<()> {
+//! # fn main() -> trtalloc::Result<()> {
 //! // `driver=sim` is the simulated device. Without it, the allocator uses the GPU of this machine.
 //! let allocator = Allocator::create("driver=sim,limit=1GiB")?;
 //! let request = Request { size: 1 << 20, alignment: 0, flags: 0, stream: Some(Stream::DEFAULT), device: None };
@@ -41,44 +38,69 @@
 //! # }
 //! ```
 //!
-//! # Modules
-//!
-//! | module | content |
-//! |---|---|
-//! | [`allocator`] | [`Allocator`](allocator::Allocator), which all interfaces call |
-//! | [`config`], [`error`], [`stats`], [`tags`], [`log`] | options, errors, statistics, tags, and the log |
-//! | [`history`] | recorded events, [snapshots](history::snapshot), and [reports](history::report) on them |
-//! | [`ffi`] | the interfaces for TensorRT and for C, and injection |
-//! | [`driver`] | the [`Driver`](driver::Driver) trait, and its drivers for CUDA, AscendCL, the simulated device, and none |
-//! | [`trace`] | traces of allocations, to be replayed and measured |
-//! | [`pool`] | one device's memory: the design is in `docs/ARCHITECTURE.md` and `docs/internals` |
-//! | [`support`] | what several modules share |
-//!
-//! The C functions are documented in `include/trtalloc/trtalloc.h`.
+//! The C functions are documented in `include/trtalloc/trtalloc.h`. Modules that are public and not listed here are the library's
+//! own: its command, tests and benches use them, and any version may change them.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 #![deny(missing_docs)]
 // In the models, code that only the interfaces for other languages use is unused, and tables have one bucket.
 #![cfg_attr(loom, allow(dead_code, missing_docs, clippy::modulo_one))]
 
+#[doc(hidden)]
 pub mod allocator;
+#[doc(hidden)]
 pub mod driver;
 #[cfg(not(loom))]
+#[doc(hidden)]
 pub mod ffi;
+#[doc(hidden)]
 pub mod history;
+#[doc(hidden)]
 pub mod pool;
 // For its tests. The build script includes this file and checks the soname in Cargo.toml.
 #[cfg(test)]
 mod soname;
+#[doc(hidden)]
 pub mod support;
 #[cfg(not(loom))]
 mod sync;
 #[cfg(loom)]
 pub mod sync;
 #[cfg(not(loom))]
+#[doc(hidden)]
 pub mod trace;
 
-pub use support::{config, error, log, stats, tags};
+// The reference: tests/library/layout/reference.rs knows its modules.
+pub use allocator::{Allocator, MAX_DEVICES, OomHandler, RESIZABLE, Request};
+pub use driver::{DriverError, Failure, Stream};
+#[cfg(not(loom))]
+pub use ffi::ExportedAllocator;
+pub use support::config::Config;
+pub use support::error::{Error, Result};
+pub use support::stats::{Stats, TagStats};
+#[doc(hidden)]
+pub use support::{error, stats};
+pub use support::{log, tags};
+
+/// The values of options, as [`Config`] has them.
+pub mod config {
+    pub use crate::driver::DriverChoice;
+    pub use crate::driver::sim::Latencies;
+    pub use crate::support::config::history::{RecordingContext, RecordingMode, RecordingOptions, StackKind};
+    #[doc(hidden)]
+    pub use crate::support::config::*;
+    pub use crate::support::config::{
+        Backing, Kind, Limit, LogLevel, MemoryFrom, Peers, ReleaseThreshold, Rule, Share,
+    };
+    pub use crate::support::shared_budget::ShareBudget;
+}
+
+/// What [`Allocator::snapshot`] returns: the state of every device, and the history that led to it.
+pub mod snapshot {
+    pub use crate::history::snapshot::{Format, Snapshot};
+    pub use crate::history::state::{DeviceState, Piece, PieceState, Segment};
+    pub use crate::history::{Action, Event, History, describe};
+}
 
 /// Compiles and runs the Rust code of docs/rust.md with the documentation tests.
 #[cfg(doctest)]

@@ -85,7 +85,8 @@ fn serve(command: &Command, out: &mut dyn Write) -> Result<()> {
     }
 }
 
-/// Writes a line of JSON for each device of each selected allocator.
+/// Writes a line of JSON for each device of each selected allocator. Each adds its fields in front of those that it got as text,
+/// since the library has no serde_json (see `support::stats`).
 fn each_device(
     command: &Command,
     out: &mut dyn Write,

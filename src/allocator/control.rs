@@ -1,4 +1,4 @@
-//! Calls that administer an allocator: declared uses, statistics, limits, trimming, closing.
+//! Calls that administer an allocator: declared uses, statistics, trimming, limits.
 
 use super::*;
 use crate::driver::RelaxedMode;
@@ -45,13 +45,6 @@ impl Allocator {
             device: Some(pool.device),
         };
         pool.add_use(address, &view)
-    }
-
-    /// The device of a block; `None` where the address is not one of this allocator's.
-    pub fn device_of_block(&self, address: u64) -> Option<i32> {
-        self.all_pools()
-            .find(|pool| pool.knows(address))
-            .map(|pool| pool.device)
     }
 
     /// Announces that `stream` is about to be destroyed. What it freed gets a completion event while that is possible.
@@ -136,6 +129,12 @@ impl Allocator {
             .try_fold(0, |released, pool| Ok(released + pool.trim(keep)?))
     }
 
+    /// Limits reserved memory; 0: no limit. Memory that is reserved beyond it is released once it is free.
+    pub fn set_limit(&self, device: Option<i32>, bytes: u64) -> Result<()> {
+        process::usable()?;
+        self.pool(self.device(device)?)?.set_limit(bytes)
+    }
+
     /// Limits reserved memory to a fraction of the device's memory, from 0 to 1.
     pub fn set_limit_fraction(&self, device: Option<i32>, fraction: f64) -> Result<()> {
         process::usable()?;
@@ -148,18 +147,14 @@ impl Allocator {
         self.pool(device)?.set_limit(((total as f64 * fraction) as u64).max(1))
     }
 
-    /// Limits reserved memory; 0: no limit. Memory that is reserved beyond it is released once it is free.
-    pub fn set_limit(&self, device: Option<i32>, bytes: u64) -> Result<()> {
-        process::usable()?;
-        self.pool(self.device(device)?)?.set_limit(bytes)
-    }
-
     /// As [`Allocator::trim`], for a request that comes from outside the program: see [`Pool::trim_completed`].
+    #[doc(hidden)]
     pub fn trim_completed(&self, device: i32, keep: u64, confirms: bool) -> Result<u64> {
         self.pool_at_device(device)?.trim_completed(keep, confirms)
     }
 
     /// As [`Allocator::set_limit`], for a request that comes from outside the program.
+    #[doc(hidden)]
     pub fn set_limit_without_wait(&self, device: i32, bytes: u64) -> Result<()> {
         self.pool_at_device(device)?.set_limit_without_wait(bytes)
     }
@@ -172,21 +167,13 @@ impl Allocator {
         }
     }
 
-    /// Makes new requests fail. Live blocks stay valid, and the memory is released with the last of them. What work uses
-    /// longer than a request may wait goes back later, on the helper thread.
-    pub fn close(&self) {
-        self.closed.store(true, Ordering::SeqCst);
-        if process::usable().is_ok() {
-            self.release_closed();
-        }
-    }
-
     /// Whether it was destroyed and holds nothing. What the interfaces for other languages have made is never freed.
     pub(super) fn is_gone(&self) -> bool {
         self.closed.load(Ordering::Relaxed) && self.stats_of_all().all(|stats| stats.reserved == 0)
     }
 
     /// Checks every invariant of every pool and returns the first violation. It reads the whole state: for tests.
+    #[doc(hidden)]
     pub fn validate(&self) -> std::result::Result<(), String> {
         self.all_pools().try_for_each(Pool::validate)
     }

@@ -46,6 +46,7 @@ impl Allocator {
     }
 
     /// Makes an allocator over a driver that is already open, with exactly the options of `config`.
+    #[doc(hidden)]
     pub fn with_driver(driver: Arc<dyn Driver>, config: Config) -> Result<Arc<Allocator>> {
         refuse_peers_of_malloc(&config)?;
         let memory = MemorySource::Driver(match config.kind {

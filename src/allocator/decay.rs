@@ -30,6 +30,7 @@ impl Allocator {
 
     /// Ends a window of time: gives back what was idle throughout the last ones (see [`Pool::decay`]). Returns whether there
     /// is memory that may become idle later. The helper thread calls it, unless `decay_ms` is 0.
+    #[doc(hidden)]
     pub fn end_window(&self) -> bool {
         process::usable().is_ok() && self.all_pools().filter(|pool| pool.decay()).count() > 0
     }

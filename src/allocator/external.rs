@@ -9,8 +9,8 @@ const MAX: u64 = 4 << 40;
 
 impl Allocator {
     /// Makes a pool over `[base, base + bytes)`, which the caller owns. The pool never touches it and never frees it. No
-    /// driver is needed: with `driver=none`, or where `driver=auto` finds no device, [`Driver::knows_work`] says what
-    /// holds.
+    /// driver is needed: with `driver=none`, and where `driver=auto` finds no device, a free says that all work that uses
+    /// the block has completed.
     pub fn over(base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
         config.bounds_hold()?;
         process::watch();
@@ -26,6 +26,7 @@ impl Allocator {
     }
 
     /// [`Allocator::over`] with a driver that is already open.
+    #[doc(hidden)]
     pub fn over_with_driver(driver: Arc<dyn Driver>, base: u64, bytes: u64, config: Config) -> Result<Arc<Allocator>> {
         refuse_for_external(&config, &*driver)?;
         check(base, bytes, &rounding_rule(&config))?;

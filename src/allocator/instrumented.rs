@@ -143,6 +143,7 @@ impl Allocator {
     }
 
     /// The statistics of one tag on one device, by a name as an adapter takes it; none for a tag that was not used there.
+    #[doc(hidden)]
     pub fn stats_of_tag(&self, device: Option<i32>, name: &[u8]) -> Result<Option<TagStats>> {
         let name = tags::readable(name);
         let all = self.tag_stats(device)?;

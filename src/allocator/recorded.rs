@@ -138,6 +138,7 @@ impl Allocator {
     }
 
     /// The recorder of this allocator.
+    #[doc(hidden)]
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
     }

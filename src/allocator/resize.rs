@@ -16,6 +16,7 @@ impl Allocator {
 
     /// Whether a resize of the block at `address` may copy it, because it has no pages of its own. Another thread may
     /// then get the old memory before the resize has returned.
+    #[doc(hidden)]
     pub fn resize_copies(&self, address: u64) -> bool {
         self.config.passthrough || self.all_pools().any(|pool| pool.find(address).is_some())
     }

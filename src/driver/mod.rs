@@ -1,7 +1,7 @@
 //! The driver calls that the pool needs, behind one trait: [`Driver`].
 //!
 //! `cuda` implements them with libcuda.so.1, `ascend` with libascendcl.so, and `sim` with a simulated device in this
-//! process. `none` is for external memory on a machine without a driver. [`open`] lists the drivers and opens one by its
+//! process. `none` is for external memory on a machine without a driver. `open` lists the drivers and opens one by its
 //! name. Methods correspond one to one to functions of the CUDA driver, which their comments name, and follow CUDA's
 //! rules. No method is called while the process exits or in a forked child.
 //!
@@ -53,6 +53,7 @@ impl Stream {
     }
 
     /// The handle as a history records it: 0 for both handles of the legacy default stream.
+    #[doc(hidden)]
     pub fn recorded(stream: Option<Stream>) -> Option<u64> {
         stream.map(|stream| match stream {
             Stream::LEGACY => 0,

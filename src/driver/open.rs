@@ -62,6 +62,7 @@ pub enum DriverChoice {
     #[default]
     Auto,
     /// This driver.
+    #[doc(hidden)]
     Named(&'static Descriptor),
 }
 
@@ -83,6 +84,7 @@ impl DriverChoice {
     }
 
     /// The driver that is tried first.
+    #[doc(hidden)]
     pub fn descriptor(self) -> &'static Descriptor {
         match self {
             DriverChoice::Auto => &cuda::DRIVER,

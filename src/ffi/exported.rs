@@ -122,7 +122,7 @@ impl ExportedAllocator {
 
     /// The statistics of an allocator that is not open yet: only its limit. A limit in percent is known where the process
     /// uses the driver already; otherwise it is 0.
-    pub fn stats_at_rest(&self, device: Option<i32>) -> Stats {
+    pub(crate) fn stats_at_rest(&self, device: Option<i32>) -> Stats {
         let config = Config::from_environment();
         let limit = match config.limit {
             _ if !self.is_process() => 0,

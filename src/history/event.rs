@@ -86,6 +86,7 @@ const RESIZED_SHIFT: u32 = 31;
 
 impl Event {
     /// An event without a stream, a stack and a tag.
+    #[doc(hidden)]
     pub fn new(action: Action, device: i32, address: u64, size: u64) -> Event {
         Event {
             action,
@@ -103,6 +104,7 @@ impl Event {
     }
 
     /// The same event on the stream with that handle, 0 for the legacy default stream, or without a stream.
+    #[doc(hidden)]
     pub fn on(self, stream: Option<u64>) -> Event {
         Event {
             stream: stream.unwrap_or(0),

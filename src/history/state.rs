@@ -58,6 +58,7 @@ pub struct DeviceState {
 
 impl Segment {
     /// Appends a piece; merges a free piece with a free piece before it.
+    #[doc(hidden)]
     pub fn push(&mut self, piece: Piece) {
         if let Some(last) = self.pieces.last_mut()
             && piece.state == PieceState::Inactive

@@ -1,7 +1,6 @@
 //! Tags: names for allocations, such as an engine, a model or a framework. A thread has a tag for its allocations, or a
 //! request brings one: that of a named adapter of TensorRT. A name is interned for the life of the process, and each pool
-//! counts what each tag holds. No code reads a thread's tag before the first one was set: see
-//! [`process::is_instrumented`].
+//! counts what each tag holds.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -41,6 +40,7 @@ pub fn set(name: Option<&str>) -> Result<()> {
 }
 
 /// A name that may be a tag, from any bytes: what is not UTF-8 becomes U+FFFD, and a name that is too long is cut.
+#[doc(hidden)]
 pub fn readable(name: &[u8]) -> Cow<'_, str> {
     let name = String::from_utf8_lossy(name);
     if name.len() <= MAX_TAG_BYTES {
@@ -51,6 +51,7 @@ pub fn readable(name: &[u8]) -> Cow<'_, str> {
 }
 
 /// A name for a line of text: control characters are escaped.
+#[doc(hidden)]
 pub fn printable(name: &str) -> String {
     let escaped = name.chars().map(|c| match c.is_control() {
         true => c.escape_default().to_string(),
@@ -59,7 +60,7 @@ pub fn printable(name: &str) -> String {
     escaped.collect()
 }
 
-/// This thread's tag.
+/// This thread's tag. No request reads it before the first one was set: see `process::is_instrumented`.
 pub fn current() -> Tag {
     CURRENT.try_with(Cell::get).unwrap_or(0)
 }

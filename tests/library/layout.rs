@@ -1,12 +1,13 @@
 //! The folders of `src`, and the parts of `src/pool`, use each other in one direction. The first comment of each
 //! `mod.rs` has a line `Uses: driver, sync.` (or `Uses: nothing.`) that names what the folder may use. `circles` looks
-//! at the files of each folder.
+//! at the files of each folder, and `reference` at what cargo doc shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 mod circles;
+mod reference;
 
 type Names = BTreeSet<String>;
 

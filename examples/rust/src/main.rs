@@ -5,10 +5,7 @@
 
 use std::sync::Arc;
 
-use trtalloc::allocator::{Allocator, RESIZABLE, Request};
-use trtalloc::driver::Stream;
-use trtalloc::error::Result;
-use trtalloc::ffi::ExportedAllocator;
+use trtalloc::{Allocator, ExportedAllocator, RESIZABLE, Request, Result, Stream};
 
 fn main() -> Result<()> {
     let options = std::env::args().nth(1).unwrap_or_else(|| "limit=1GiB".to_owned());

@@ -191,7 +191,7 @@ pub(in crate::ffi::c) fn pointer(number: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(number)
 }
 
-/// Writes the first min(out_size, size_of::<T>()) bytes of `value` to `out`, and zeroes up to `out_size`.
+/// Writes the first min(out_size, `size_of::<T>()`) bytes of `value` to `out`, and zeroes up to `out_size`.
 ///
 /// # Safety
 /// `out` has `out_size` bytes that no other code uses. `T` has no padding.

@@ -2,6 +2,8 @@
 //!
 //! The page computes what it shows from columns. A column lists one field of all lifetimes, ranges or events; some
 //! moments are differences, since these are shorter. `page/data.js` reads the columns.
+//!
+//! They are not written with serde_json: the library writes a snapshot as a page too, in processes that would load serde_json with it.
 
 use std::io::{Read, Result, Write};
 use std::path::Path;

@@ -1,4 +1,7 @@
 //! Writes the dictionary as JSON. A tuple becomes an array.
+//!
+//! It is not serde_json: each process that loads the library would load that too, and a process that is out of memory writes its
+//! snapshot without holding it in memory.
 
 use std::io::{Result, Write};
 

@@ -18,7 +18,10 @@ mod environment;
 pub mod history;
 mod value;
 
-pub use environment::{MemoryFrom, NAMED, nearest, nearest_option, unknown_variables, variable_of};
+pub use environment::MemoryFrom;
+#[doc(hidden)]
+pub use environment::{NAMED, nearest, nearest_option, unknown_variables, variable_of};
+#[doc(hidden)]
 pub use value::{MAX_SIM_MEMORY, SNAPSHOT_SUFFIXES};
 
 /// How memory is obtained.
@@ -168,8 +171,7 @@ pub struct Config {
     pub rdma: bool,
     /// `kind` of memory: of the device, or pinned host memory.
     pub kind: Kind,
-    /// `rule` by which sizes and alignments are rounded. cuda means ascend where
-    /// [`Driver::spaces_blocks`](crate::driver::Driver::spaces_blocks).
+    /// `rule` by which sizes and alignments are rounded. On an Ascend device, `cuda` means `ascend`.
     pub rule: Rule,
     /// `pad`: bytes after each Ascend segment.
     pub pad: u64,
@@ -207,7 +209,7 @@ pub struct Config {
     pub sim_driver: u32,
     /// `sim_shared`: the file by which processes share the memory of their simulated devices.
     pub sim_shared: Option<PathBuf>,
-    /// `sim_latency`
+    /// `sim_latency`: how long the calls of the simulated driver take.
     pub sim_latency: Latencies,
     /// `sim_integrated`: whether the simulated GPU shares the host's memory, and what the host's programs use of it.
     pub sim_integrated: Option<u64>,
@@ -311,6 +313,7 @@ impl Config {
     }
 
     /// Whether the options name `key`.
+    #[doc(hidden)]
     pub fn names(options: &str, key: &str) -> bool {
         let keys = options.split(',').filter_map(|item| Some(item.split_once('=')?.0));
         keys.map(str::trim).any(|named| named.eq_ignore_ascii_case(key))
@@ -453,6 +456,7 @@ impl Config {
     }
 
     /// What opening a driver depends on, for pools of the device's memory.
+    #[doc(hidden)]
     pub fn driver_settings(&self) -> Settings {
         Settings {
             // Pinned memory does not come from the library for media processing.
@@ -472,6 +476,7 @@ impl Config {
 
     /// The memory of a device that the process uses already, before the driver is opened: see
     /// [`Descriptor::memory_in_use`](crate::driver::Descriptor::memory_in_use).
+    #[doc(hidden)]
     pub fn memory_in_use(&self, device: Option<i32>) -> Option<u64> {
         process::usable().ok()?;
         (self.driver.descriptor().memory_in_use)(&self.driver_settings(), device, self.device.unwrap_or(0))

@@ -71,7 +71,7 @@ pub struct Stats {
 
 impl Stats {
     /// With the device's free memory and its total, as the driver reports them.
-    pub fn on_device(self, (free, total): (u64, u64)) -> Stats {
+    pub(crate) fn on_device(self, (free, total): (u64, u64)) -> Stats {
         Stats {
             device_free: free,
             device_total: total,
@@ -81,7 +81,7 @@ impl Stats {
     }
 
     /// With what requests can still have, where so many bytes may be created beyond the reserved ones.
-    pub fn with_growth(self, growth: u64) -> Stats {
+    pub(crate) fn with_growth(self, growth: u64) -> Stats {
         let held = self.cached + self.pending;
         Stats {
             available: held.saturating_add(growth),

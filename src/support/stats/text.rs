@@ -1,4 +1,6 @@
 //! Statistics as JSON, and as OpenMetrics text for monitoring.
+//!
+//! The JSON is written without serde_json, which each process that loads the library would load too.
 
 use std::fmt::Write;
 

@@ -31,15 +31,15 @@ const BINDINGS: [(&str, &[(&str, &str)]); 3] = [
 
 /// As python/tests/test_tensorrt.py takes them: JSON of modules and the folders to find them in.
 fn bindings() -> Result<String, String> {
-    let mut all = Vec::new();
+    let mut all: Vec<[String; 2]> = Vec::new();
     for (module, wheels) in BINDINGS {
         let mut folders = Vec::new();
         for (name, version) in wheels {
             folders.push(pypi::fetch(name, version)?.display().to_string());
         }
-        all.push(format!("[\"{module}\", \"{}\"]", folders.join(":")));
+        all.push([module.to_string(), folders.join(":")]);
     }
-    Ok(format!("[{}]", all.join(", ")))
+    Ok(serde_json::json!(all).to_string())
 }
 
 #[test]

@@ -54,8 +54,8 @@ fn fetch(version: &str) -> Result<PathBuf, String> {
         }
         let output = command.output().map_err(|error| error.to_string())?;
         if output.status.success() {
-            let text = String::from_utf8_lossy(&output.stdout);
-            return source(&text, version).ok_or_else(|| "cargo metadata does not tell where it is".to_owned());
+            return source(&output.stdout, version)
+                .ok_or_else(|| "cargo metadata does not tell where it is".to_owned());
         }
         reason = String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
     }
@@ -63,18 +63,14 @@ fn fetch(version: &str) -> Result<PathBuf, String> {
 }
 
 /// Finds the package's folder in what `cargo metadata` wrote.
-fn source(metadata: &str, version: &str) -> Option<PathBuf> {
-    metadata
-        .split("\"manifest_path\":\"")
-        .skip(1)
-        .filter_map(|rest| rest.split_once('"'))
-        .map(|(path, _)| Path::new(path).parent().unwrap_or(Path::new("")))
-        .find(|dir| {
-            // A version may have build metadata behind a plus sign.
-            let name = dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            name.split('+').next() == Some(&format!("trtx-sys-{version}"))
-        })
-        .map(Path::to_owned)
+fn source(metadata: &[u8], version: &str) -> Option<PathBuf> {
+    let metadata: serde_json::Value = serde_json::from_slice(metadata).ok()?;
+    let package = metadata["packages"].as_array()?.iter().find(|package| {
+        // A version may have build metadata behind a plus sign.
+        let its = package["version"].as_str().unwrap_or_default();
+        package["name"] == "trtx-sys" && its.split('+').next() == Some(version)
+    })?;
+    Some(Path::new(package["manifest_path"].as_str()?).parent()?.to_owned())
 }
 
 /// A set of headers: the TensorRT's name, and what finds it for the compiler; or why there is none.

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use serde_json::Value;
+
 use super as common;
 
 /// An older and a newer `_memory_viz.py`.
@@ -43,39 +45,37 @@ pub fn require_pytorchs() {
     }
 }
 
-/// What a snapshot has.
-pub struct Seen(String);
+/// What a snapshot has, as `check.py` prints it.
+pub struct Seen(Value);
 
 impl Seen {
-    fn after(&self, key: &str) -> &str {
-        self.0.split_once(&format!("\"{key}\": ")).map_or("", |(_, rest)| rest)
-    }
-
-    /// A number by its key; 0 where it is not there.
+    /// A figure, or how many events or blocks of that kind there are.
     pub fn number(&self, key: &str) -> u64 {
-        let digits: String = self.after(key).chars().take_while(char::is_ascii_digit).collect();
-        digits.parse().unwrap_or(0)
+        let all = [&self.0, &self.0["actions"], &self.0["states"]];
+        all.iter().find_map(|of| of[key].as_u64()).unwrap_or(0)
     }
 
-    /// The name of some frame that contains `part`.
+    /// Whether the name of some frame contains `part`.
     pub fn names(&self, part: &str) -> bool {
-        self.after("names").split(']').next().unwrap_or_default().contains(part)
+        texts(&self.0["names"]).any(|name| name.contains(part))
     }
 
-    /// Whether some stack has these, innermost first and with whatever between them.
+    /// Whether some stack has frames that contain these, innermost first and with whatever between them.
     pub fn stack(&self, parts: &[&str]) -> bool {
-        self.after("stacks").split(']').any(|stack| {
-            let mut rest = stack;
-            parts
-                .iter()
-                .all(|part| rest.split_once(part).map(|(_, after)| rest = after).is_some())
+        self.0["stacks"].as_array().unwrap().iter().any(|stack| {
+            let mut frames = texts(stack);
+            parts.iter().all(|part| frames.any(|frame| frame.contains(part)))
         })
     }
 }
 
+fn texts(list: &Value) -> impl Iterator<Item = &str> {
+    list.as_array().unwrap().iter().map(|text| text.as_str().unwrap())
+}
+
 impl std::fmt::Display for Seen {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+        self.0.fmt(f)
     }
 }
 
@@ -90,5 +90,5 @@ pub fn open(path: &Path) -> Seen {
         &[]
     });
     let output = common::run(Command::new("python3").arg(script).arg(path).args(viewers));
-    Seen(String::from_utf8(output.stdout).unwrap())
+    Seen(serde_json::from_slice(&output.stdout).unwrap())
 }

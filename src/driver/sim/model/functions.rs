@@ -12,10 +12,10 @@ pub enum CallKind {
     Application,
 }
 
-/// How long calls take.
+/// How long the calls of the simulated driver take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Latencies {
-    /// [`Call::default_latency`]: at most a microsecond.
+    /// At most a microsecond: `Call::default_latency`.
     #[default]
     Short,
     /// Memory calls take as long as was published for an A100. Other calls are as in `Short`.
@@ -24,6 +24,7 @@ pub enum Latencies {
 
 impl Latencies {
     /// The simulated nanoseconds that `call` takes.
+    #[doc(hidden)]
     pub fn of(self, call: Call) -> u64 {
         match (self, call) {
             (Latencies::Short, _) => call.default_latency(),

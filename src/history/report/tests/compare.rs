@@ -1,5 +1,7 @@
 //! What two snapshots hold more, from blocks and events that are given.
 
+use serde_json::{Value, json};
+
 use super::super::Report;
 use super::super::compare::{Comparison, DeviceComparison, Held, Kind};
 use super::BASE;
@@ -9,27 +11,20 @@ type Block<'a> = (u64, u64, &'a str, &'a str);
 
 /// A snapshot as JSON. Each event is an allocation (true) or a free of 512 bytes at a place.
 fn report(blocks: &[Block<'_>], events: &[(bool, u64)]) -> Report {
-    let frames = |function: &str| format!(r#"[{{"name":"{function}","filename":"a.c","line":3}}]"#);
     let block = |(place, size, tag, function): &Block<'_>| {
-        let address = BASE + place;
-        let frames = frames(function);
-        format!(
-            r#"{{"address":{address},"size":{size},"requested_size":{size},"state":"active_allocated","tag":"{tag}","frames":{frames}}}"#
-        )
+        let frame = json!({"name": function, "filename": "a.c", "line": 3});
+        json!({"address": BASE + place, "size": size, "requested_size": size, "state": "active_allocated", "tag": tag,
+            "frames": [frame]})
     };
     let event = |(number, (allocated, place)): (usize, &(bool, u64))| {
         let action = if *allocated { "alloc" } else { "free" };
-        let (address, time) = (BASE + place, 1000 * number);
-        format!(r#"{{"action":"{action}","addr":{address},"size":512,"stream":0,"time_us":{time},"frames":[]}}"#)
+        json!({"action": action, "addr": BASE + place, "size": 512, "stream": 0, "time_us": 1000 * number, "frames": []})
     };
-    let blocks: Vec<String> = blocks.iter().map(block).collect();
-    let events: Vec<String> = events.iter().enumerate().map(event).collect();
-    let text = format!(
-        r#"{{"segments":[{{"device":0,"address":{BASE},"total_size":1048576,"stream":0,"blocks":[{}]}}],"device_traces":[[{}]]}}"#,
-        blocks.join(","),
-        events.join(",")
-    );
-    Report::of_bytes(text.as_bytes()).unwrap()
+    let blocks: Vec<Value> = blocks.iter().map(block).collect();
+    let events: Vec<Value> = events.iter().enumerate().map(event).collect();
+    let segment = json!({"device": 0, "address": BASE, "total_size": 1 << 20, "stream": 0, "blocks": blocks});
+    let snapshot = json!({"segments": [segment], "device_traces": [events]});
+    Report::of_bytes(snapshot.to_string().as_bytes()).unwrap()
 }
 
 fn compared(old: &Report, new: Report) -> DeviceComparison {

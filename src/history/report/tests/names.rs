@@ -1,5 +1,7 @@
 //! The names of stacks.
 
+use serde_json::{Value, json};
+
 use super::super::Report;
 use super::BASE;
 
@@ -8,19 +10,15 @@ fn names(stacks: &[&[&str]]) -> Vec<String> {
     let frame = |frame: &&str| {
         let (function, place) = frame.split_once(' ').unwrap_or((frame, ":0"));
         let (file, line) = place.split_once(':').unwrap();
-        format!(r#"{{"name":"{function}","filename":"{file}","line":{line}}}"#)
+        json!({"name": function, "filename": file, "line": line.parse::<u32>().unwrap()})
     };
     let block = |stack: &&[&str]| {
-        let frames: Vec<String> = stack.iter().map(frame).collect();
-        let frames = frames.join(",");
-        format!(r#"{{"size":512,"state":"active_allocated","frames":[{frames}]}}"#)
+        let frames: Vec<Value> = stack.iter().map(frame).collect();
+        json!({"size": 512, "state": "active_allocated", "frames": frames})
     };
-    let blocks: Vec<String> = stacks.iter().map(block).collect();
-    let text = format!(
-        r#"{{"segments":[{{"device":0,"address":{BASE},"total_size":1048576,"blocks":[{}]}}]}}"#,
-        blocks.join(",")
-    );
-    let report = Report::of_bytes(text.as_bytes()).unwrap();
+    let blocks: Vec<Value> = stacks.iter().map(block).collect();
+    let snapshot = json!({"segments": [{"device": 0, "address": BASE, "total_size": 1 << 20, "blocks": blocks}]});
+    let report = Report::of_bytes(snapshot.to_string().as_bytes()).unwrap();
     let names = report.stack_names();
     let pieces = &report.devices[0].segments[0].memory.pieces;
     pieces.iter().map(|piece| names[piece.stack as usize].clone()).collect()
