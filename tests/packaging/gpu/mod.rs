@@ -78,7 +78,9 @@ fn the_page_fails_exactly_where_an_assumption_does_not_hold() {
     let good = page(&results("good", |_, answer| Some(answer)), &[]);
     assert!(good.status.success(), "{}", text(&good.stdout));
     assert!(text(&good.stdout).contains(" 0 do not,"), "{}", text(&good.stdout));
-    for row in expectations() {
+    // Each row starts Python once.
+    let step = if common::in_full() { 1 } else { 8 };
+    for row in expectations().into_iter().step_by(step) {
         // A wrong answer where one is expected; a question that hangs, or whose answer has no figure, everywhere.
         let wrong = match row[1].as_str() {
             "decides" => "hangs",

@@ -5,6 +5,7 @@ use crate::common;
 
 #[test]
 fn bench_prints_every_figure_with_its_target() {
+    common::slow("it takes 15 seconds, built without optimization");
     let library = common::library_dir().join("libtrtalloc.so");
     let bench = ["bench", "--driver", "sim", "--pairs", "1000", "--library"];
     let small = file("bench.csv", SMALL);
