@@ -193,7 +193,7 @@ impl Allocator {
         }
     }
 
-    /// Returns what pools that could not be built have left, and whether nothing of it remains.
+    /// Tries again to return what attempts to build a pool have left. Returns whether nothing of it remains.
     pub(super) fn return_unbuilt(&self) -> bool {
         let mut unbuilt = self.making.lock();
         if unbuilt.is_empty() {

@@ -12,7 +12,7 @@
 //! | `TRTALLOC_STRESS_NO_FAILURES` | set: no driver call fails | |
 //! | `TRTALLOC_SERVE_REQUESTS` | `second`: measured requests of each stream of a server | 100 |
 //!
-//! `work` is the random work. Both drivers' modules include it, each with its own `machine`. `rounds` has the allocators
+//! `random_work` is the random work. Both drivers' modules include it, each with its own `machine`. `rounds` has the allocators
 //! under test.
 
 #[macro_use]

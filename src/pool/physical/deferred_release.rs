@@ -75,7 +75,7 @@ impl DeferredRelease {
     }
 }
 
-/// What pools that could not be built have left, since no pool has it in its books.
+/// What an attempt to build a pool obtained and the driver did not take back. No pool has it in its books.
 #[derive(Default)]
 pub struct Unbuilt(Vec<(Arc<DriverCalls>, DeferredRelease)>);
 
@@ -88,7 +88,7 @@ impl Unbuilt {
         }
     }
 
-    /// Retries. Returns whether nothing is left. A dead context's memory is gone.
+    /// Tries again to return everything, and forgets what a dead context refuses. Returns whether nothing is left.
     pub fn retry(&mut self) -> bool {
         self.0.retain_mut(|(calls, left)| {
             let outcome = left.give_back(calls);
@@ -103,7 +103,7 @@ impl Unbuilt {
     }
 }
 
-/// Makes the call for each of `list`, which those leave that it accepts.
+/// Calls `call` with each item, the last first, and removes the items that it accepts. It ends at the first refusal.
 fn returned<T: Copy>(list: &mut Vec<T>, call: impl Fn(T) -> Result<()>) -> Result<()> {
     while let Some(last) = list.last() {
         call(*last)?;

@@ -1,6 +1,8 @@
 //! The calls that an application makes to the allocator of a [`Bench`]; each is also reported to the order checker. The
 //! tests over AscendCL include this file, too.
 
+use std::time::{Duration, Instant};
+
 use super::Bench;
 use crate::allocator::Request;
 use crate::driver::Stream;
@@ -98,4 +100,20 @@ impl Bench {
         assert_eq!(free, total, "{what}: memory is left");
         assert_eq!(self.wrong(), Vec::<String>::new(), "{what}");
     }
+}
+
+/// Waits at most a minute. No call of an allocator is made.
+pub(super) fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits at most a minute until the simulated driver has nothing of the allocators left.
+pub(super) fn wait_until_gone(machine: &Machine, what: &str) {
+    wait_until(&format!("{what}: memory is left"), || {
+        machine.memory_held() == [0, 0, 0]
+    });
 }

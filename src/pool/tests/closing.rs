@@ -1,13 +1,13 @@
 //! Frees that race with the end of their allocator, and what work still uses at its end.
 
 use std::sync::{Arc, Barrier};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::MIB;
+use super::application::wait_until_gone;
 use super::faults::in_full;
 use crate::allocator::{Allocator, RESIZABLE, Request};
 use crate::driver::Stream;
-use crate::driver::sim::model::Machine;
 use crate::driver::sim::model::capture::MODE_RELAXED;
 use crate::driver::sim::{SimConfig, SimDriver};
 use crate::support::config::Config;
@@ -91,15 +91,6 @@ fn address_range_that_is_refused_goes_back_later() {
     allocator.close();
     assert_eq!(machine.failures_struck(), 1);
     wait_until_gone(&machine, "the range");
-}
-
-/// Waits at most a minute until the simulated driver has nothing of the allocators left. No call of an allocator is made.
-fn wait_until_gone(machine: &Machine, what: &str) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while machine.memory_held() != [0, 0, 0] {
-        assert!(Instant::now() < deadline, "{what}: {:?} is left", machine.memory_held());
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// Work outlasts the close. The helper thread returns everything once it has ended.

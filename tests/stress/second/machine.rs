@@ -1,5 +1,5 @@
 //! The application's calls on the second simulated driver, by CUDA's functions. The methods have the names of this
-//! project's simulated device, because `work` calls them.
+//! project's simulated device, because `random_work` calls them.
 
 use std::collections::{HashMap, VecDeque};
 use std::ptr::null_mut;

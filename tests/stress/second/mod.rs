@@ -12,12 +12,12 @@ mod books;
 mod failures;
 mod gate;
 mod machine;
+#[allow(clippy::duplicate_mod, reason = "another machine's work")]
+#[path = "../random_work/mod.rs"]
+mod random_work;
 mod reach;
 mod rounds;
 mod serve;
-#[allow(clippy::duplicate_mod, reason = "another machine's work")]
-#[path = "../work/mod.rs"]
-mod work;
 
 use std::env;
 use std::process::Command;

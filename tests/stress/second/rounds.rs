@@ -10,9 +10,9 @@ use trtalloc::driver::cuda::CudaDriver;
 
 use super::machine::Machine;
 use super::machine::functions::{Call, CallKind};
-use super::work::drawn::{self, Budget};
-use super::work::play::{Ending, Rules, play};
-use super::work::random::Random;
+use super::random_work::drawn::{self, Budget};
+use super::random_work::play::{Ending, Rules, play};
+use super::random_work::random::Random;
 
 const MIB: u64 = 1 << 20;
 

@@ -2,10 +2,10 @@
 //!
 //! Unless one round is chosen, the rounds that found an error once run first, with the same seed. A failure names the seed.
 
-mod rounds;
 #[allow(clippy::duplicate_mod, reason = "another machine's work")]
-#[path = "../work/mod.rs"]
-mod work;
+#[path = "../random_work/mod.rs"]
+mod random_work;
+mod rounds;
 
 use std::env;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

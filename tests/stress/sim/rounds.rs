@@ -7,9 +7,9 @@ use trtalloc::config::Config;
 use trtalloc::driver::Driver;
 use trtalloc::driver::sim::{Addresses, Machine, SimConfig, SimDriver};
 
-use super::work::drawn::{self, Budget};
-use super::work::play::{Ending, Rules, play};
-use super::work::random::Random;
+use super::random_work::drawn::{self, Budget};
+use super::random_work::play::{Ending, Rules, play};
+use super::random_work::random::Random;
 use crate::over::open;
 use crate::standin::process::exclusive;
 
@@ -34,7 +34,7 @@ pub struct Round {
     streams: usize,
     /// Whether a neighbour loads engines.
     neighbour: bool,
-    /// Whether one thread does all the work, and repeats what is refused: see [`World::retry`](super::work::world::World::retry).
+    /// Whether one thread does all the work, and repeats what is refused: see [`World::retry`](super::random_work::world::World::retry).
     alone: bool,
 }
 
