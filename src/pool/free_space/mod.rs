@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 mod bins;
 mod cut;
 mod fit;
+mod guests;
 mod idle;
 mod links;
 #[cfg(test)]
@@ -32,12 +33,14 @@ mod silence;
 #[cfg(test)]
 mod tests;
 mod validate;
+mod walk;
 
 pub use cut::Cut;
 pub use fit::{APART, End};
 pub use idle::{FreeRange, IdleBytes, WINDOWS};
 pub use owners::{OwnerMap, OwnerSet};
 pub use place::Place;
+pub use walk::Tile;
 
 use bins::Bins;
 use silence::{LastRequests, Presence};
@@ -49,9 +52,6 @@ pub type NodeId = u32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner(u32);
 
-/// The most guests of one owner that go home in one call.
-const GUESTS: usize = 1024;
-
 /// The owner of free space that is safe for every caller.
 pub const COMMON: Owner = Owner(0);
 
@@ -61,19 +61,6 @@ enum NodeState {
     Used,
     Free(Owner),
     Hole,
-}
-
-/// A used or free range, as [`FreeSpace::tiles`] returns it.
-#[derive(Debug, Clone, Copy)]
-pub struct Tile {
-    /// Its number.
-    pub id: NodeId,
-    /// Where it starts.
-    pub offset: u64,
-    /// Bytes.
-    pub size: u64,
-    /// Its owner, where it is free.
-    pub free: Option<Owner>,
 }
 
 #[derive(Debug, Clone)]
@@ -265,23 +252,6 @@ impl FreeSpace {
         self.spaces[owner.0 as usize].bytes
     }
 
-    /// The owners that have free space, but for [`COMMON`].
-    pub fn occupied(&self) -> impl Iterator<Item = Owner> {
-        self.looked_at(self.occupied.iter())
-    }
-
-    /// The owners that have guests, whose work has not completed or is not covered.
-    pub fn hosts(&self) -> impl Iterator<Item = Owner> {
-        self.looked_at(self.hosts.iter())
-    }
-
-    /// Counts the owners that a test looks at.
-    fn looked_at(&self, owners: impl Iterator<Item = Owner>) -> impl Iterator<Item = Owner> {
-        #[cfg(test)]
-        let owners = owners.inspect(|_| self.looks.count());
-        owners
-    }
-
     /// Notes whether `owner` has free space and guests, after either has changed.
     #[inline]
     fn note_occupied(&mut self, owner: Owner) {
@@ -333,64 +303,6 @@ impl FreeSpace {
         }
     }
 
-    /// Sends the oldest guests of `owner` home whose `event_number` is at most `through`. So many go in one call that nothing
-    /// waits long for it; a later call sends the others.
-    pub fn send_guests_home(&mut self, owner: Owner, through: u64) {
-        self.move_guests(owner, through, GUESTS, |free_space, home| {
-            Some(match free_space.spaces[home.0 as usize].alive {
-                true => home,
-                false => COMMON,
-            })
-        });
-    }
-
-    /// Makes the guests of `owner` its own.
-    pub fn adopt_guests(&mut self, owner: Owner) {
-        self.move_guests(owner, u64::MAX, usize::MAX, |_, _| Some(owner));
-    }
-
-    /// Takes back what was set apart of `owner`'s own. Returns whether that was anything.
-    pub fn take_back_apart(&mut self, owner: Owner) -> bool {
-        let before = self.spaces[owner.0 as usize].guests;
-        self.move_guests(owner, u64::MAX, usize::MAX, |_, home| (home == COMMON).then_some(owner));
-        self.spaces[owner.0 as usize].guests < before
-    }
-
-    /// Gives the oldest guests of `owner` behind events up to `through`, at most `at_most` of them, to the owner that `to`
-    /// returns for their home. Without one, they stay.
-    fn move_guests(
-        &mut self,
-        owner: Owner,
-        through: u64,
-        at_most: usize,
-        to: impl Fn(&FreeSpace, Owner) -> Option<Owner>,
-    ) {
-        let at_most = at_most.min(self.spaces[owner.0 as usize].guests);
-        if at_most == 0 {
-            return;
-        }
-        let covered = self.ranges_through(owner, through).map(|(id, ..)| id);
-        let guests = covered.filter(|id| self.nodes[*id as usize].home != owner);
-        let guests: Vec<NodeId> = guests.take(at_most).collect();
-        for id in guests {
-            let Node {
-                event_number,
-                home,
-                size,
-                ..
-            } = self.nodes[id as usize];
-            let Some(to) = to(self, home) else { continue };
-            self.unlink(id);
-            self.nodes[id as usize].state = NodeState::Used;
-            // What goes home is idle, and keeps no number of another owner's events.
-            let event_number = if to == owner { event_number } else { 0 };
-            self.release(id, to, event_number);
-            if home == COMMON && to == COMMON {
-                self.spaces[0].idle.add(size);
-            }
-        }
-    }
-
     /// Takes everything that `owner` has, as used nodes.
     pub fn take_all(&mut self, owner: Owner) -> Vec<NodeId> {
         let mut taken = Vec::new();
@@ -400,68 +312,6 @@ impl FreeSpace {
             taken.push(id);
         }
         taken
-    }
-
-    /// The `event_number` of `owner`'s oldest range; none where it has no space.
-    pub fn oldest_event(&self, owner: Owner) -> Option<u64> {
-        match self.spaces[owner.0 as usize].oldest {
-            0 => None,
-            id => Some(self.nodes[id as usize].event_number),
-        }
-    }
-
-    /// `owner`'s free ranges, oldest first: number, offset and size.
-    pub fn ranges(&self, owner: Owner) -> impl Iterator<Item = (NodeId, u64, u64)> + '_ {
-        let mut id = self.spaces[owner.0 as usize].oldest;
-        std::iter::from_fn(move || {
-            let node = (id != 0).then(|| &self.nodes[id as usize])?;
-            #[cfg(test)]
-            self.looks.count();
-            let range = (id, node.offset, node.size);
-            id = node.younger;
-            Some(range)
-        })
-    }
-
-    /// As [`FreeSpace::ranges`], up to the first range whose `event_number` is higher than `through`.
-    pub fn ranges_through(&self, owner: Owner, through: u64) -> impl Iterator<Item = (NodeId, u64, u64)> + '_ {
-        let covered = move |(id, ..): &(NodeId, u64, u64)| self.nodes[*id as usize].event_number <= through;
-        self.ranges(owner).take_while(covered)
-    }
-
-    /// Bytes free for `owner` whose `event_number` is higher than `through`. Costs a look at each such range.
-    pub fn bytes_beyond(&self, owner: Owner, through: u64) -> u64 {
-        let mut bytes = 0;
-        let mut id = self.spaces[owner.0 as usize].youngest;
-        while id != 0 && self.nodes[id as usize].event_number > through {
-            bytes += self.nodes[id as usize].size;
-            id = self.nodes[id as usize].older;
-        }
-        bytes
-    }
-
-    /// Every used and free range, in the order of offsets.
-    pub fn tiles(&self) -> impl Iterator<Item = Tile> + '_ {
-        let is_first = |id: &usize| self.nodes[*id].state != NodeState::Unused && self.nodes[*id].before == 0;
-        let mut next = (1..self.nodes.len()).find(is_first).unwrap_or(0) as NodeId;
-        std::iter::from_fn(move || {
-            while next != 0 {
-                let (id, node) = (next, &self.nodes[next as usize]);
-                next = node.after;
-                let free = match node.state {
-                    NodeState::Free(owner) => Some(owner),
-                    NodeState::Used => None,
-                    NodeState::Hole | NodeState::Unused => continue,
-                };
-                return Some(Tile {
-                    id,
-                    offset: node.offset,
-                    size: node.size,
-                    free,
-                });
-            }
-            None
-        })
     }
 
     /// Puts a used node into `owner`'s free space, and coalesces; returns the node that holds it then.

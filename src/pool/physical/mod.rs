@@ -25,6 +25,7 @@ use crate::pool::physical::granules::Granules;
 use crate::pool::physical::reserve::Reserve;
 
 pub mod address_space;
+mod cached_handles;
 mod cached_ranges;
 mod candidates;
 pub mod dedicated_memory;
@@ -37,6 +38,7 @@ mod leaving;
 mod locked;
 mod release;
 mod reserve;
+mod room;
 mod segments;
 
 pub use candidates::Candidates;
@@ -48,10 +50,6 @@ pub use locked::{Left, Locked};
 /// from being moved or returned.
 const LARGEST: u64 = 256 << 20;
 const PART: u64 = 64;
-/// Reserved memory is near the limit if less than one part in this many of the limit is left.
-const NEAR: u64 = 16;
-/// A driver's answer how much memory is free is used for so long where it only decides how free memory is used.
-const RECENT: Duration = Duration::from_millis(1);
 /// The driver aligns addresses of segments to 256 only; 512 is the granule of the free-space bookkeeping.
 const SEGMENT_PADDING: u64 = 512;
 /// The most bytes that a segment has beyond its request.
@@ -239,67 +237,9 @@ impl PhysicalMemory {
         self.reserved.saturating_sub(self.leaving_bytes)
     }
 
-    /// Bytes that may be created below the limit, and without taking what the device has to keep free for others.
-    pub fn room_below_limit(&self) -> u64 {
-        let below = match self.limit {
-            0 => u64::MAX,
-            limit => limit.saturating_sub(self.reserved),
-        };
-        below.min(self.room_beside_headroom())
-    }
-
-    /// Bytes that may be created below the limit and beside the headroom, if the device and the budget have them now.
-    pub fn room(&self) -> u64 {
-        let info = self.calls.query(|driver| driver.memory_info(self.device));
-        let free = info.map_or(u64::MAX, |(free, _)| free);
-        let budget = self.calls.shared_budget();
-        let of_budget = budget.map_or(u64::MAX, |budget| budget.free().unwrap_or(0));
-        self.room_below_limit().min(free).min(of_budget)
-    }
-
-    /// Bytes that the device has beyond the headroom now; none where the driver does not say.
-    fn room_beside_headroom(&self) -> u64 {
-        if self.headroom == 0 {
-            return u64::MAX;
-        }
-        let info = self.calls.query(|driver| driver.memory_info(self.device));
-        info.map_or(0, |(free, _)| free.saturating_sub(self.headroom))
-    }
-
-    /// Whether the pool can hardly get more memory: reserved memory is near the limit or the headroom, the driver refused
-    /// more, or the memory is external. All free memory is used then, whatever that costs. What the device has beyond the
-    /// headroom may be [`RECENT`] old.
-    #[inline]
-    pub fn is_short(&self) -> bool {
-        let near = |room: u64, bound: u64| room < (bound / NEAR).max(self.page);
-        let near_limit =
-            self.limit != 0 && near(self.limit.saturating_sub(self.reserved), self.limit.max(self.headroom));
-        let near_headroom = || self.headroom != 0 && near(self.recent_room(), self.limit.max(self.headroom));
-        near_limit || self.driver_refused || self.is_external || near_headroom()
-    }
-
-    /// As [`PhysicalMemory::room_beside_headroom`], but the driver is asked only where its last answer is old, or where
-    /// the pool holds another number of bytes than then.
-    fn recent_room(&self) -> u64 {
-        let now = Instant::now();
-        match self.seen_room.get() {
-            Some((since, reserved, room)) if reserved == self.reserved && now - since < RECENT => room,
-            _ => {
-                let room = self.room_beside_headroom();
-                self.seen_room.set(Some((now, self.reserved, room)));
-                room
-            }
-        }
-    }
-
     /// Raises the peak to what is reserved now.
     pub fn note_peak(&mut self) {
         self.reserved_peak = self.reserved_peak.max(self.reserved);
-    }
-
-    /// Bytes held that have no address.
-    pub fn cached_bytes(&self) -> u64 {
-        self.cached_handle_bytes
     }
 
     /// The offsets and sizes of the handles that a range overlaps.
@@ -338,31 +278,6 @@ impl PhysicalMemory {
         self.reserved += size;
         self.record(Action::SegmentAlloc, offset, size);
         free_space.open(offset, size, COMMON, 0);
-    }
-
-    fn take_cached(&mut self, size: u64) -> Option<Handle> {
-        let handles = self.cached_handles.get_mut(&size)?;
-        let handle = handles.pop()?;
-        if handles.is_empty() {
-            self.cached_handles.remove(&size);
-        }
-        self.cached_handle_bytes -= size;
-        self.note_cached();
-        Some(handle)
-    }
-
-    fn keep(&mut self, handle: Handle, size: u64) {
-        self.cached_handles.entry(size).or_default().push(handle);
-        self.cached_handle_bytes += size;
-    }
-
-    /// Takes this handle, if it is cached.
-    fn take_cached_handle(&mut self, handle: Handle, size: u64) -> Option<Handle> {
-        let handles = self.cached_handles.get_mut(&size)?;
-        let at = handles.iter().rposition(|cached| *cached == handle)?;
-        let last = handles.len() - 1;
-        handles.swap(at, last);
-        self.take_cached(size)
     }
 
     /// A new handle of `size` bytes.

@@ -1,7 +1,7 @@
 //! The slow path: a request that missed its stream's cache looks for memory.
 //!
 //! Most of them find a fit in their stream's arena or in common free space at once (`arena.rs`). The others go through
-//! four phases (`phases.rs`), whose steps are in `steps.rs` and `behind.rs`. Where none finds memory, the request waits for pending
+//! four phases (`phases.rs`), whose steps are in `steps.rs`, `growing.rs` and `behind.rs`. Where none finds memory, the request waits for pending
 //! memory, at most `wait_ms`, and begins again with the first phase. Where there is no more to wait for, idle handles
 //! are unmapped, and mapped where the request fits. Then the out-of-memory handlers run (`allocator`), and null is
 //! returned with a reason.
@@ -27,6 +27,7 @@ mod arena;
 mod behind;
 pub mod dedicated;
 pub mod dedicated_fallback;
+mod growing;
 pub mod growth_allowance;
 mod phases;
 mod refusal;

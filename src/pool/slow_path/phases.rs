@@ -14,8 +14,8 @@
 use std::ops::ControlFlow;
 
 use super::SlowPath;
+use super::growing::Moves;
 use super::requester::Requester;
-use super::steps::Moves;
 use crate::pool::Core;
 use crate::pool::decide::{Covers, Trigger};
 use crate::pool::free_space::{Cut, NodeId};

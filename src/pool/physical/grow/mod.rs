@@ -4,21 +4,11 @@ use super::leaving::Then;
 use super::*;
 use crate::support::sort;
 
-/// The memory that fills a place.
-struct Plan {
-    place: Place,
-    /// The sizes of cached handles.
-    cached: Vec<u64>,
-    /// The handles that are moved.
-    idle: Vec<Idle>,
-    /// The bytes that are still missing, which are created.
-    need: u64,
-    /// The largest handle, where that is not the request's.
-    largest: Option<u64>,
-    /// Further blocks are to share handles that are larger than the request needs. A stream cuts its arena anywhere. In
-    /// common free space, such handles are no extents that small blocks leave whole.
-    shares: bool,
-}
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use plan::Plan;
 
 /// How a growth goes on.
 enum Step {
@@ -214,64 +204,6 @@ impl PhysicalMemory {
         }
     }
 
-    /// The handles that would fill `place`: cached ones, ones that may be moved, and new ones.
-    fn plan(&self, free_space: &FreeSpace, owner: Owner, mut place: Place, size: u64, sources: Sources) -> Plan {
-        let mut need = place.size;
-        let mut cached = self.fitting_cached(&mut need);
-        // Handles are not split. Where only a larger one exists, the place becomes larger.
-        let room = (place.room - place.size).min(FreeSpace::may_leave_unused(size).max(self.reserve_handle()));
-        let mut shares = false;
-        if let Some(larger) = self.larger_cached(need, room, &cached) {
-            shares = owner == COMMON && larger - need > FreeSpace::may_leave_unused(size);
-            place.size += larger - std::mem::take(&mut need);
-            cached.push(larger);
-        }
-        let mut idle = Vec::new();
-        if need > 0 && sources.remap {
-            let all = self.idle(free_space, owner, sources.complete);
-            idle = fitting_idle(all, &place, size, &mut need, room);
-            place.size = place
-                .size
-                .max(idle.iter().map(|idle| idle.size).sum::<u64>() + cached.iter().sum::<u64>());
-        }
-        Plan {
-            place,
-            cached,
-            idle,
-            need,
-            largest: None,
-            shares,
-        }
-    }
-
-    /// Adds new memory behind that of `plan`, as far as it may go ahead of its request.
-    fn with_memory_ahead(&self, mut plan: Plan, ahead: Option<Ahead>) -> Plan {
-        let Some(ahead) = ahead.filter(|_| plan.need > 0) else {
-            return plan;
-        };
-        let more = ahead.reserved.saturating_sub(self.reserved + plan.need);
-        let more = more
-            .min(plan.place.room - plan.place.size)
-            .min(self.room_below_limit().saturating_sub(plan.need));
-        let more = more / self.page * self.page;
-        plan.place.size += more;
-        plan.need += more;
-        plan.largest = Some(ahead.handle);
-        plan
-    }
-
-    /// Whether `plan` suffices once what it does not use went back to the driver for new memory.
-    fn can_exchange(&self, free_space: &FreeSpace, owner: Owner, plan: &Plan, sources: Sources) -> bool {
-        let bytes = |idle: &[Idle]| idle.iter().map(|idle| idle.size).sum::<u64>();
-        let idle = match sources.exchange {
-            true => bytes(&self.idle(free_space, owner, sources.complete)),
-            false => 0,
-        };
-        let held = self.cached_handle_bytes + self.cached_range_bytes() + idle;
-        let planned = plan.cached.iter().sum::<u64>() + bytes(&plan.idle);
-        plan.need <= sources.create + held.saturating_sub(planned)
-    }
-
     /// Takes handles of at least `bytes` bytes in total out of the free space, and as few more as possible, to be released. It
     /// takes only handles of `left` that neither `plan` nor the request itself will use, and none where there are not so
     /// many.
@@ -300,56 +232,6 @@ impl PhysicalMemory {
         let leaving = self.begin_idle(free_space, chosen, Then::Release, u64::MAX);
         self.remaps += leaving.len() as u64;
         leaving
-    }
-
-    /// Cached handles that fit into `need` bytes; lowers `need` by their sizes.
-    fn fitting_cached(&self, need: &mut u64) -> Vec<u64> {
-        let mut chosen = Vec::new();
-        for (size, handles) in self.cached_handles.range(..=*need).rev() {
-            let count = (*need / size).min(handles.len() as u64);
-            chosen.extend(std::iter::repeat_n(*size, count as usize));
-            *need -= count * size;
-        }
-        chosen
-    }
-
-    /// The size of a cached handle that is not `chosen` yet and exceeds `need` by at most `room`; none where no handle
-    /// does or `need` is 0.
-    fn larger_cached(&self, need: u64, room: u64, chosen: &[u64]) -> Option<u64> {
-        let left = |size: u64, handles: &[Handle]| handles.len() > chosen.iter().filter(|one| **one == size).count();
-        let mut larger = self.cached_handles.range(need..).filter(|_| need > 0);
-        let (size, _) = larger.find(|(size, handles)| left(**size, handles))?;
-        (size - need <= room).then_some(*size)
-    }
-
-    /// The idle handles: those of small ranges first, and of each range by offset. What `owner` has freed counts up to
-    /// the event `complete`.
-    fn idle(&self, free_space: &FreeSpace, owner: Owner, complete: Option<u64>) -> Vec<Idle> {
-        let common = free_space.ranges(COMMON).map(|range| (COMMON, range));
-        let own = complete.filter(|_| owner != COMMON);
-        let own = own
-            .into_iter()
-            .flat_map(|through| free_space.ranges_through(owner, through));
-        let mut ranges: Vec<(u64, NodeId, u64, Owner)> = common
-            .chain(own.map(|range| (owner, range)))
-            .filter(|(_, (_, _, bytes))| *bytes >= self.page)
-            .map(|(owner, (id, offset, bytes))| (bytes, id, offset, owner))
-            .collect();
-        sort::by_key(&mut ranges, |(bytes, id, ..)| (*bytes, (*id).into()));
-        let mut idle = Vec::new();
-        for (bytes, range, offset, owner) in ranges {
-            let inside = self.mapped.range(offset..offset + bytes).map(|(_, mapped)| mapped);
-            let movable = inside.filter(|mapped| {
-                matches!(mapped.origin, Origin::Handle(_)) && mapped.offset + mapped.size <= offset + bytes
-            });
-            idle.extend(movable.map(|mapped| Idle {
-                range,
-                owner,
-                offset: mapped.offset,
-                size: mapped.size,
-            }));
-        }
-        idle
     }
 
     /// Maps `handles`, one behind the other, at the plan's place, which is the used node. On an error, the place is a hole
@@ -415,104 +297,6 @@ impl PhysicalMemory {
                 self.insert(at, *size, Origin::Stuck(*handle, node));
             }
             at += size;
-        }
-    }
-}
-
-/// Of idle handles, those that fit into `need` bytes; lowers `need` by their sizes. The last may exceed `need` by at most
-/// `room`. Small ranges are broken up first. What a request of `size` bytes at the place will use itself stays.
-fn fitting_idle(all: Vec<Idle>, place: &Place, size: u64, need: &mut u64, room: u64) -> Vec<Idle> {
-    let (mut chosen, mut larger) = (Vec::new(), Vec::new());
-    for idle in all {
-        if *need == 0 {
-            return chosen;
-        }
-        if idle.overlaps(place.start, size) {
-            continue;
-        }
-        if idle.size <= *need {
-            *need -= idle.size;
-            chosen.push(idle);
-        } else {
-            larger.push(idle);
-        }
-    }
-    let last = larger
-        .into_iter()
-        .filter(|idle| *need > 0 && idle.size - *need <= room)
-        .min_by_key(|idle| idle.size);
-    if let Some(last) = last {
-        *need = 0;
-        // It goes among its range's handles, in the order of offsets, because they are taken out in reverse.
-        let at = chosen
-            .iter()
-            .position(|idle: &Idle| idle.range == last.range && idle.offset > last.offset);
-        chosen.insert(at.unwrap_or(chosen.len()), last);
-    }
-    chosen
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::driver::Driver;
-    use crate::driver::sim::{SimConfig, SimDriver};
-
-    const MIB: u64 = 1 << 20;
-
-    /// Memory that no other thread uses.
-    struct Unshared(PhysicalMemory, FreeSpace);
-
-    impl Locked for Unshared {
-        fn parts(&mut self) -> (&mut PhysicalMemory, &mut FreeSpace) {
-            (&mut self.0, &mut self.1)
-        }
-
-        fn unlocked<T>(&mut self, work: impl FnOnce() -> T) -> T {
-            work()
-        }
-    }
-
-    #[test]
-    fn cached_handle_is_taken_once() {
-        for (cached, need, reserved) in [
-            (&[2][..], 4, 4),
-            (&[2, 2], 6, 6),
-            (&[2, 4], 4, 6),
-            // A larger handle is used only where the request leaves little of it unused.
-            (&[66], 64, 66),
-            (&[2, 132], 128, 134),
-            (&[4], 2, 6),
-            (&[2, 8], 4, 12),
-        ] {
-            let driver = SimDriver::new(SimConfig::default());
-            let calls = Arc::new(DriverCalls::new(driver.clone(), false));
-            let (page, size) = (2 * MIB, 512 * MIB);
-            let base = driver.reserve(size, page).unwrap();
-            let space = Arc::new(AddressSpace::reserved(base, size, 512));
-            let free_space = FreeSpace::new(size, 512, page);
-            let (access, recorder) = (vec![0], Arc::default());
-            let physical = PhysicalMemory::new(calls, space, 0, page, HandleKind::default(), access, recorder);
-            let mut memory = Unshared(physical, free_space);
-            let Unshared(physical, _) = &mut memory;
-            let made = cached.iter().map(|size| physical.create_handle(size * MIB).unwrap());
-            let made: Vec<Handle> = made.collect();
-            for (size, handle) in cached.iter().zip(made) {
-                physical.keep(handle, size * MIB);
-            }
-            let sources = Sources {
-                remap: false,
-                create: u64::MAX,
-                complete: None,
-                exchange: false,
-                ahead: None,
-            };
-            let grown = grow(&mut memory, COMMON, (need * MIB, 512), sources, || true);
-            let Unshared(physical, free_space) = &mut memory;
-            assert_eq!(grown, Ok(Grown::At(0, COMMON)));
-            assert!(free_space.take(COMMON, need * MIB, 512).is_some(), "{cached:?}");
-            assert_eq!(physical.reserved(), reserved * MIB, "{cached:?} for {need}");
-            assert_eq!(physical.mapped() + physical.cached_bytes(), physical.reserved());
         }
     }
 }
