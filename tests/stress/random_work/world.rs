@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use trtalloc::allocator::{Allocator, OomHandler, RESIZABLE, Request};
 use trtalloc::config::Kind;
 use trtalloc::driver::Stream;
+use trtalloc::error::Error;
 use trtalloc::tags::Tag;
 
 use super::machine::Machine;
@@ -36,6 +37,10 @@ pub struct Counts {
     /// Refusals that a trim might have cured.
     pub retried: AtomicU64,
     pub resized: AtomicU64,
+    /// Resizes that were refused because the work of the block before did not end in time.
+    pub waited_in_vain: AtomicU64,
+    /// Other requests and resizes that were refused for lack of memory.
+    pub starved: AtomicU64,
     /// Resizes of blocks that have no pages of their own.
     pub resized_by_copying: AtomicU64,
     pub captures: AtomicU64,
@@ -210,6 +215,9 @@ impl World {
             }
             Err(error) => {
                 self.counts.refused.fetch_add(1, Relaxed);
+                if matches!(error, Error::OutOfMemory(_)) {
+                    self.counts.starved.fetch_add(1, Relaxed);
+                }
                 if std::ptr::eq(allocator, &*self.allocator) {
                     self.retry(request, tag, &error);
                 }
@@ -249,6 +257,13 @@ impl World {
             (Ok(new), None) => checker.resize(address, *new, size),
             (Ok(new), begun) => checker.end_resize(begun, *new, size),
             (Err(_), begun) => checker.end_resize(begun, address, had),
+        }
+        if let Err(Error::OutOfMemory(why)) = &outcome {
+            let count = match why.contains("the work that used the memory behind the block") {
+                true => &self.counts.waited_in_vain,
+                false => &self.counts.starved,
+            };
+            count.fetch_add(1, Relaxed);
         }
         outcome.map_or(0, |new| {
             self.counts.resized.fetch_add(1, Relaxed);
