@@ -284,7 +284,7 @@ fn installed_files_can_be_removed() {
     }
     let dir = common::scratch("compat_uninstall");
     let stage = dir.join("stage");
-    build_package(common::root(), &dir, Path::new("/usr"));
+    build_package(&dir, Path::new("/usr"));
     let cmake = |arguments: &[&str]| {
         common::run(
             Command::new("cmake")
@@ -320,21 +320,14 @@ fn installed_files_can_be_removed() {
     assert!(!nothing_left.unwrap().status.success());
 }
 
-/// A project adds the folder cmake to its own build, has a target named uninstall of its own, and installs what it has. The crate
-/// is not compiled once more: a script in cargo's place copies this build's library.
+/// A project adds the folder cmake to its own build, has a target named uninstall of its own, and installs what it has.
 #[test]
 fn a_project_can_add_the_folder_to_its_build() {
     if let Err(Outcome::Skipped(what, reason)) = tool("cmake") {
         common::skip(what, &reason);
     }
     let dir = common::scratch("compat_added");
-    let library = common::library_dir().join("libtrtalloc.so");
-    let cargo = format!(
-        "#!/bin/sh\nwhile [ \"$1\" != --target-dir ]; do shift; done\nmkdir -p \"$2/debug\"\n\
-         cp '{}' \"$2/debug/libtrtalloc.so\"\n: > \"$2/debug/trtalloc\"\n",
-        library.display()
-    );
-    common::write_program(&dir.join("cargo"), cargo.as_bytes());
+    let cargo = copying_cargo(&dir);
     let lists = format!(
         "cmake_minimum_required(VERSION 3.18)\nproject(app C)\nadd_custom_target(uninstall COMMAND true)\n\
          add_subdirectory(\"{root}/cmake\" trtalloc)\nadd_executable(app \"{root}/tests/support/consumer/consumer.c\")\n\
@@ -344,7 +337,7 @@ fn a_project_can_add_the_folder_to_its_build() {
     std::fs::write(dir.join("CMakeLists.txt"), lists).unwrap();
     let mut configure = Command::new("cmake");
     configure.arg("-S").arg(&dir).arg("-B").arg(dir.join("build"));
-    configure.args([define("CARGO", &dir.join("cargo")), "-DTRTALLOC_PROFILE=dev".to_owned()]);
+    configure.args([define("CARGO", &cargo), "-DTRTALLOC_PROFILE=dev".to_owned()]);
     common::run(&mut configure);
     common::run(Command::new("cmake").arg("--build").arg(dir.join("build")));
     let output = common::run(&mut table::program(&dir.join("build/app")));

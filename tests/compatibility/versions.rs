@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common;
-use crate::installed::{build_package, consumer, files, tool};
+use crate::installed::{build_package, build_package_of, consumer, files, tool};
 use crate::table::Outcome;
 
 /// What a file holds, or where a link leads; none of the two where it is a folder.
@@ -110,8 +110,8 @@ fn two_versions_leave_each_other_alone() {
     let (prefix, older, newer) = (dir.join("prefix"), dir.join("older"), dir.join("newer"));
     let (version, soname) = next();
     source_of(&version, &soname, &newer.join("source"));
-    build_package(common::root(), &older, &prefix);
-    build_package(&newer.join("source"), &newer, &prefix);
+    build_package(&older, &prefix);
+    build_package_of(&newer.join("source"), &newer, &prefix);
     let own = [
         env!("TRTALLOC_SONAME").to_owned(),
         concat!("libtrtalloc.so.", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -165,7 +165,7 @@ fn a_file_that_was_changed_is_left() {
     }
     let dir = common::scratch("compat_changed");
     let prefix = dir.join("prefix");
-    build_package(common::root(), &dir, &prefix);
+    build_package(&dir, &prefix);
     cmake(&["--install", "build"], &dir);
     let changed = prefix.join("include/trtalloc/trtalloc.hpp");
     std::fs::write(&changed, "/* mine */").unwrap();

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 
 use super::table::Outcome;
-use super::{root, run, scratch, slow};
+use super::{library_dir, root, run, scratch, slow, write_program};
 
 /// Whether a tool is there, or else what to say of it.
 pub fn tool(name: &'static str) -> Result<(), Outcome> {
@@ -31,44 +31,39 @@ pub fn compiles_the_crate() {
     slow("it compiles the crate once more");
 }
 
-/// Removes what cargo built of other sources than those at `root`. A cdylib's file has the same name for every version, so cargo
-/// would take the other one's for its own where it has built both before.
-fn leave_no_other_sources_library(root: &Path, target: &Path) {
-    let note = target.join("built-from");
-    let from = root.to_string_lossy();
-    if std::fs::read_to_string(&note).is_ok_and(|built| built == from) {
-        return;
-    }
-    if target.exists() {
-        let mut clean = Command::new(env!("CARGO"));
-        clean.args([
-            "clean",
-            "--quiet",
-            "--offline",
-            "--package",
-            "trtalloc",
-            "--manifest-path",
-        ]);
-        run(clean.arg(root.join("Cargo.toml")).arg("--target-dir").arg(target));
-    }
-    std::fs::create_dir_all(target).unwrap();
-    std::fs::write(note, from.as_bytes()).unwrap();
+/// A program in cargo's place, in `dir`: it copies this build's library and command to where cargo would have built them.
+pub fn copying_cargo(dir: &Path) -> PathBuf {
+    let script = format!(
+        "#!/bin/sh\nset -e\nwhile [ \"$1\" != --target-dir ]; do shift; done\nmkdir -p \"$2/debug\"\ncp '{}' '{}' \"$2/debug\"\n",
+        library_dir().join("libtrtalloc.so").display(),
+        env!("CARGO_BIN_EXE_trtalloc")
+    );
+    let program = dir.join("cargo");
+    write_program(&program, script.as_bytes());
+    program
 }
 
-/// Configures and builds the package of the sources at `root` in `dir`/build.
-pub fn build_package(root: &Path, dir: &Path, prefix: &Path) {
+/// Configures and builds the package in `dir`/build, of what this build has.
+pub fn build_package(dir: &Path, prefix: &Path) {
+    slow("it builds and installs with CMake");
+    std::fs::create_dir_all(dir).unwrap();
+    build_with(&copying_cargo(dir), root(), dir, &dir.join("cargo-target"), prefix);
+}
+
+/// As [`build_package`], of the sources at `root`, which cargo compiles.
+pub fn build_package_of(root: &Path, dir: &Path, prefix: &Path) {
     compiles_the_crate();
-    // What cargo made is copied after cargo has let go of its folder.
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    build_with(Path::new(env!("CARGO")), root, dir, &cargo_target("package"), prefix);
+}
+
+fn build_with(cargo: &Path, root: &Path, dir: &Path, target: &Path, prefix: &Path) {
     let build = dir.join("build");
-    leave_no_other_sources_library(root, &cargo_target("package"));
     let mut configure = Command::new("cmake");
     configure.arg("-S").arg(root.join("cmake")).arg("-B").arg(&build);
     configure.args([
         define("CMAKE_INSTALL_PREFIX", prefix),
-        define("CARGO", Path::new(env!("CARGO"))),
-        define("TRTALLOC_CARGO_TARGET_DIR", &cargo_target("package")),
+        define("CARGO", cargo),
+        define("TRTALLOC_CARGO_TARGET_DIR", target),
         "-DTRTALLOC_PROFILE=dev".to_owned(),
     ]);
     run(&mut configure);
@@ -83,7 +78,7 @@ pub fn prefix() -> Result<&'static Path, Outcome> {
         let dir = scratch("compat_package");
         let prefix = dir.join("prefix");
         // Installed elsewhere than it was configured for, as `--prefix` does.
-        build_package(root(), &dir, Path::new("/usr/local"));
+        build_package(&dir, Path::new("/usr/local"));
         let mut install = Command::new("cmake");
         run(install
             .arg("--install")
