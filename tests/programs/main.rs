@@ -1,5 +1,5 @@
 //! Programs that use the library without a change, and the command: `trtalloc run` and `ctl`, injection, preloading, and what the
-//! command prints.
+//! command prints. `malloc`: programs whose own memory is the pool's.
 
 #[macro_use]
 extern crate trial;
@@ -11,6 +11,7 @@ mod command;
 mod control;
 mod doctor;
 mod inject;
+mod malloc;
 mod preload;
 mod run;
 
