@@ -3,8 +3,10 @@
 use std::sync::mpsc::channel;
 
 use super::{Bench, MIB, RESIZABLE};
-use crate::driver::sim::SimConfig;
+use crate::allocator::Allocator;
 use crate::driver::sim::model::capture::MODE_RELAXED;
+use crate::driver::sim::{SimConfig, SimDriver};
+use crate::support::config::Config;
 use crate::sync::breaking;
 
 fn green(bench: &Bench) -> usize {
@@ -321,4 +323,36 @@ fn green_context_at_the_handle_of_another_is_left_alone() {
     pop(&bench);
     bench.use_and_free(bench.stream(), 1, 60 * MIB);
     bench.finish();
+}
+
+/// The primary context ends with the last green context, and comes back at its handle while no thread has it current. It is no green
+/// one, so its events cover what waits for all contexts.
+#[test]
+fn primary_context_that_came_back_is_covered() {
+    let driver = SimDriver::new(SimConfig::default());
+    let machine = driver.machine().clone();
+    machine.context_create(0).unwrap();
+    let config = Config::parse("limit=64MiB,wait_ms=5").unwrap();
+    let bench = Bench {
+        allocator: Allocator::with_driver(driver, config).unwrap(),
+        machine,
+    };
+    // The pool's own context is the application's.
+    let block = bench.get(MIB, None);
+    bench.put(block, None);
+    let context = green(&bench);
+    push(&bench, context);
+    let block = bench.get(48 * MIB, None);
+    bench.put(block, None);
+    bench.app(|machine| machine.context_destroy(context).unwrap());
+    assert_eq!(bench.app(|machine| machine.primary_active(0)), Ok(false));
+    bench.app(|machine| machine.primary_retain(0).unwrap());
+    for size in [60 * MIB, 64 * MIB] {
+        let block = bench.get(size, None);
+        bench.put(block, None);
+    }
+    bench.allocator.trim(Some(0), 0).unwrap();
+    let stats = bench.allocator.stats(Some(0)).unwrap();
+    assert_eq!((stats.reserved, stats.pending), (0, 0));
+    assert_eq!(bench.wrong(), Vec::<String>::new());
 }

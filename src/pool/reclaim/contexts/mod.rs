@@ -128,10 +128,11 @@ impl Contexts {
     }
 
     /// Whether a context of which only the handle is known may be a green one, which only its own thread may use. No query
-    /// shows that elsewhere. Where no green context was ever seen, it counts as an ordinary one.
+    /// shows that elsewhere, but a device's primary context is none. Where no green context was ever seen, it counts as an
+    /// ordinary one.
     fn may_be_green(&self, calls: &DriverCalls, context: Context) -> bool {
         let is_current = || calls.query(|driver| driver.current_context()) == Ok(Some(context));
-        self.has_greens && calls.has_ids() && !is_current()
+        self.has_greens && calls.has_ids() && !is_current() && !is_primary(calls, context)
     }
 
     /// Notes the context, which was not identified.
@@ -140,6 +141,26 @@ impl Contexts {
             self.known.push((context, calls.unidentified()));
         }
     }
+}
+
+/// Whether the handle is that of a device's primary context now.
+fn is_primary(calls: &DriverCalls, context: Context) -> bool {
+    let _relaxed = RelaxedMode::begin(calls.driver());
+    let devices = calls.query(|driver| driver.device_count()).unwrap_or_default();
+    let is_of = |device| with_primary(calls, device, |primary| primary == context) == Ok(Some(true));
+    (0..devices as i32).any(is_of)
+}
+
+/// Runs `work` with the device's primary context, if that is active. It stays so meanwhile.
+fn with_primary<T>(calls: &DriverCalls, device: i32, work: impl FnOnce(Context) -> T) -> Result<Option<T>> {
+    if !calls.query(|driver| driver.primary_active(device))? {
+        return Ok(None);
+    }
+    let _relaxed = RelaxedMode::begin(calls.driver())?;
+    let primary = calls.submit(|driver| driver.primary_retain(device))?;
+    let outcome = work(primary);
+    calls.submit(|driver| driver.primary_release(device))?;
+    Ok(Some(outcome))
 }
 
 impl Reclaimer {

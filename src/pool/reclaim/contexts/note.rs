@@ -59,17 +59,15 @@ impl Reclaimer {
     pub(in crate::pool) fn note_primaries(&mut self, calls: &DriverCalls) -> Result<()> {
         for at in 0..self.contexts.devices.len() {
             let (device, noted) = self.contexts.devices[at];
-            if noted.is_some_and(|context| self.contexts.is_known(context))
-                || !calls.query(|driver| driver.primary_active(device))?
-            {
+            if noted.is_some_and(|context| self.contexts.is_known(context)) {
                 continue;
             }
-            let _relaxed = RelaxedMode::begin(calls.driver())?;
-            let context = calls.submit(|driver| driver.primary_retain(device))?;
-            let noted = self.note_context(calls, context);
-            calls.submit(|driver| driver.primary_release(device))?;
-            noted?;
-            self.contexts.devices[at].1 = Some(context);
+            let noted = with_primary(calls, device, |primary| {
+                self.note_context(calls, primary).map(|()| primary)
+            })?;
+            if let Some(primary) = noted {
+                self.contexts.devices[at].1 = Some(primary?);
+            }
         }
         Ok(())
     }
