@@ -67,6 +67,7 @@ def frameworks() -> None:
     trtalloc.use_for_torch()
     trtalloc.torch_mem_pool()
     trtalloc.use_for_cupy()
+    trtalloc.rmm_resource()
     assert_type(trtalloc.onnxruntime_options(), Dict[str, str])
     trtalloc.memory._record_memory_history("all", max_entries=1000)
     assert_type(trtalloc.memory._snapshot(), Dict[str, Any])

@@ -3,6 +3,7 @@
 from typing import Any, Dict
 
 from . import _library, _torch_memory
+from ._block import stream_address
 
 # PyTorch's tensors may exist until the process ends, so the objects that it uses must too.
 _torch_allocator: Any = None
@@ -94,6 +95,32 @@ def use_for_cupy() -> Any:
         )
     cupy.cuda.set_allocator(_cupy_allocator.malloc)
     return _cupy_allocator
+
+
+def rmm_resource() -> Any:
+    """An rmm.mr.CallbackMemoryResource over the pool, for rmm.mr.set_current_device_resource. RMM calls Python for each request, and
+    passes the stream of each allocation and free. A request raises MemoryError where memory has run out. Raises RuntimeError if RMM's
+    streams have no handle in Python, as in 25.4; those of 25.12 have.
+    """
+    import rmm.mr
+    from rmm.pylibrmm.stream import Stream
+
+    if not hasattr(Stream, "__cuda_stream__"):
+        raise RuntimeError("this RMM passes no stream's handle to Python; 25.12 does")
+    library, pool = _library.library, _library.default()
+
+    def allocate(size: int, stream: Any) -> int:
+        address = library.trtalloc_allocate_async(pool, size, 0, 0, stream_address(stream)) if size else 0
+        if size and not address:
+            error = _library.failure()
+            raise MemoryError(str(error)) if error.name == "OUT_OF_MEMORY" else error
+        return int(address)
+
+    def deallocate(address: int, _size: int, stream: Any) -> None:
+        # A refused free is logged.
+        library.trtalloc_deallocate_async(pool, address, stream_address(stream))
+
+    return rmm.mr.CallbackMemoryResource(allocate, deallocate)
 
 
 def onnxruntime_options() -> Dict[str, str]:

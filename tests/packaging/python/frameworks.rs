@@ -1,4 +1,5 @@
-//! Real PyTorch, ONNX Runtime, CuPy and Numba over stand-ins for CUDA's libraries, with the simulated libcuda.so.1 below.
+//! Real PyTorch, ONNX Runtime, CuPy and Numba over stand-ins for CUDA's libraries, with the simulated libcuda.so.1 below; RMM over the
+//! simulated device.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,6 +13,14 @@ const FRAMEWORKS: &[&str] = &["torch==2.6.0", "onnxruntime-gpu==1.22.0", "cupy-c
 const NEWEST: &[&str] = &["torch==2.15.0"];
 /// Numba's own CUDA target, which calls the driver itself.
 const NUMBA: &[&str] = &["numba==0.61.2", "llvmlite==0.44.0"];
+/// RMM's Python, with its library.
+const RMM: &[&str] = &[
+    "rmm-cu12==26.10.0",
+    "librmm-cu12==26.10.0",
+    "rapids-logger==0.3.0",
+    "cuda-bindings==12.9.10",
+    "cuda-pathfinder==1.9.1",
+];
 const NEEDED: &[&str] = &[
     "coloredlogs==15.0.1",
     "fastrlock==0.8.3",
@@ -71,8 +80,34 @@ fn numba_takes_the_pools_blocks() {
     take_the_hooks(NUMBA, &[], &["test_numba.py"]);
 }
 
+#[test]
+fn rmm_takes_the_pools_blocks() {
+    take_the_hooks(RMM, &[], &["test_rmm.py"]);
+}
+
 /// Runs those of the package's tests beside frameworks whose own libraries lie in `folders`.
 fn take_the_hooks(frameworks: &[&str], folders: &[&str], tests: &[&str]) {
+    let (python, dir) = installed(frameworks);
+    let mut find = Command::new(&python);
+    find.args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]);
+    let packages = PathBuf::from(String::from_utf8(common::run(&mut find).stdout).unwrap().trim());
+    let mut build = Command::new(&python);
+    build
+        .arg(common::root().join("python/tests/standin/build.py"))
+        .arg(dir.join("standin"));
+    for folder in folders {
+        let entries = std::fs::read_dir(packages.join(folder)).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        build.args(paths.filter(|path| path.to_str().unwrap().contains(".so")));
+    }
+    common::run(&mut build);
+    let driver = simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built");
+    let standin = format!("{}:{}", dir.join("standin").display(), driver.display());
+    pytest(&python, tests, &[("TRTALLOC_TEST_STANDIN", &standin)]);
+}
+
+/// The Python of an environment with frameworks and the package, and a folder for the test.
+fn installed(frameworks: &[&str]) -> (PathBuf, PathBuf) {
     // The frameworks' wheels with CUDA, and the stand-ins' layouts, are for this machine.
     if !cfg!(target_arch = "x86_64") {
         common::skip("frameworks", "their wheels with CUDA are for x86-64");
@@ -96,21 +131,5 @@ fn take_the_hooks(frameworks: &[&str], folders: &[&str], tests: &[&str]) {
     };
     let install = ["install", "--no-deps", "--no-index", "--force-reinstall"];
     pip(&python, &[&install[..], &[wheel.to_str().unwrap()]].concat()).unwrap();
-
-    let mut find = Command::new(&python);
-    find.args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]);
-    let packages = PathBuf::from(String::from_utf8(common::run(&mut find).stdout).unwrap().trim());
-    let mut build = Command::new(&python);
-    build
-        .arg(common::root().join("python/tests/standin/build.py"))
-        .arg(dir.join("standin"));
-    for folder in folders {
-        let entries = std::fs::read_dir(packages.join(folder)).unwrap();
-        let paths = entries.map(|entry| entry.unwrap().path());
-        build.args(paths.filter(|path| path.to_str().unwrap().contains(".so")));
-    }
-    common::run(&mut build);
-    let driver = simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built");
-    let standin = format!("{}:{}", dir.join("standin").display(), driver.display());
-    pytest(&python, tests, &[("TRTALLOC_TEST_STANDIN", &standin)]);
+    (python, dir)
 }
