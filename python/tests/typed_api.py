@@ -69,6 +69,8 @@ def frameworks() -> None:
     trtalloc.use_for_cupy()
     trtalloc.rmm_resource()
     assert_type(trtalloc.onnxruntime_options(), Dict[str, str])
+    assert_type(trtalloc.MemoryResource(0).device_id, int)
+    trtalloc.MemoryResources()  # type: ignore[attr-defined]
     trtalloc.memory._record_memory_history("all", max_entries=1000)
     assert_type(trtalloc.memory._snapshot(), Dict[str, Any])
     trtalloc.memory._dump_snapshot("snapshot.pickle")

@@ -9,7 +9,7 @@ import contextlib
 import ctypes
 import json
 import threading
-from typing import Dict, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
 
 from . import _library, _tensorrt, memory
 from ._block import Block, allocate
@@ -130,6 +130,20 @@ def metrics() -> str:
     """
     write = _library.library.trtalloc_metrics
     return _library.text(lambda buffer, size: write(_library.default(), buffer, size))
+
+
+if TYPE_CHECKING:
+    from ._cuda_core import MemoryResource as MemoryResource
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name != "MemoryResource":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        # Its base class is cuda.core's, so the first use imports cuda.core.
+        from ._cuda_core import MemoryResource
+
+        globals()[name] = MemoryResource
+        return MemoryResource
 
 
 _tensorrt._inject_at_import()

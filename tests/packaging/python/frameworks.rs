@@ -1,10 +1,10 @@
 //! Real PyTorch, ONNX Runtime, CuPy and Numba over stand-ins for CUDA's libraries, with the simulated libcuda.so.1 below; RMM over the
-//! simulated device.
+//! simulated device, and cuda.core over the second simulated driver.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{self, simcuda};
+use crate::common::{self, cudasim, simcuda};
 use crate::python::environment::{PYTEST, environment, pip, pytest, wheel};
 
 /// What is tested with, none of which is kept here. `--no-deps`: the frameworks' lists have gigabytes of NVIDIA's libraries.
@@ -20,6 +20,11 @@ const RMM: &[&str] = &[
     "rapids-logger==0.3.0",
     "cuda-bindings==12.9.10",
     "cuda-pathfinder==1.9.1",
+];
+/// cuda.core before and after its buffers are freed on their streams.
+const CUDA_CORE: [&[&str]; 2] = [
+    &["cuda-core==1.0.1", "cuda-bindings==12.9.10", "cuda-pathfinder==1.9.1"],
+    &["cuda-core==1.2.2", "cuda-bindings==13.5.0", "cuda-pathfinder==1.9.1"],
 ];
 const NEEDED: &[&str] = &[
     "coloredlogs==15.0.1",
@@ -83,6 +88,20 @@ fn numba_takes_the_pools_blocks() {
 #[test]
 fn rmm_takes_the_pools_blocks() {
     take_the_hooks(RMM, &[], &["test_rmm.py"]);
+}
+
+/// The bindings of CUDA ask for functions that the simulated libcuda.so.1 lacks.
+#[test]
+fn cuda_core_takes_the_pool_as_a_resource() {
+    let driver = cudasim::folder(false);
+    for version in CUDA_CORE {
+        let (python, _) = installed(version);
+        pytest(
+            &python,
+            &["test_cuda_core.py"],
+            &[("TRTALLOC_TEST_STANDIN", driver.to_str().unwrap())],
+        );
+    }
 }
 
 /// Runs those of the package's tests beside frameworks whose own libraries lie in `folders`.
