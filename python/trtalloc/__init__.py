@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
 from . import _library, _tensorrt, memory
 from ._block import Block, allocate
 from ._fit import Fit, fit
-from ._frameworks import onnxruntime_options, rmm_resource, torch_mem_pool, use_for_cupy, use_for_torch
+from ._frameworks import onnxruntime_options, rmm_resource, torch_mem_pool, use_for_cupy, use_for_onnxruntime, use_for_torch
 from ._library import Error
 from ._outputs import Output, OutputAllocator
 from ._scratch import SharedScratch
@@ -46,6 +46,7 @@ __all__ = [
     "torch_mem_pool",
     "trim",
     "use_for_cupy",
+    "use_for_onnxruntime",
     "use_for_torch",
 ]
 

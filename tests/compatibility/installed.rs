@@ -305,6 +305,7 @@ fn installed_files_can_be_removed() {
         "tensorrt.hpp",
         "rmm.hpp",
         "mr.hpp",
+        "onnxruntime.h",
         "trtalloc.pc",
     ];
     for name in names {

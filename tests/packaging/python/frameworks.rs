@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{self, cudasim, simcuda};
+use crate::common::{self, cudasim, simcuda, wheel as pypi};
 use crate::python::environment::{PYTEST, environment, pip, pytest, wheel};
 
 /// What is tested with, none of which is kept here. `--no-deps`: the frameworks' lists have gigabytes of NVIDIA's libraries.
@@ -101,6 +101,32 @@ fn cuda_core_takes_the_pool_as_a_resource() {
             &["test_cuda_core.py"],
             &[("TRTALLOC_TEST_STANDIN", driver.to_str().unwrap())],
         );
+    }
+}
+
+/// ONNX Runtime for CPUs shares an allocator of CUDA's memory, too, through its C functions.
+#[test]
+fn onnxruntime_shares_the_pool_of_its_header() {
+    if !cfg!(target_arch = "x86_64") {
+        common::skip("frameworks", "the wheel's name for its library is tried for x86-64");
+    }
+    let wheel = match pypi::fetch("onnxruntime", "1.31.1") {
+        Ok(wheel) => wheel.join("onnxruntime/capi"),
+        Err(reason) => common::skip("frameworks", &reason),
+    };
+    let dir = common::scratch("onnxruntime");
+    let library = wheel.join("libonnxruntime.so.1.31.1");
+    std::os::unix::fs::symlink(&library, dir.join("libonnxruntime.so.1")).unwrap();
+    for (name, mut compile) in [("c", common::cc()), ("cpp", common::cxx())] {
+        compile.args((name == "cpp").then_some("-xc++"));
+        compile
+            .arg("-isystem")
+            .arg(common::root().join("tests/support/onnxruntime"));
+        compile.arg(common::root().join("tests/support/c/onnxruntime.c"));
+        compile.args(["-x", "none"]).arg(&library).arg("-o").arg(dir.join(name));
+        common::link(&mut compile, &dir);
+        common::run(&mut compile);
+        common::run(Command::new(dir.join(name)).env("TRTALLOC_DRIVER", "sim"));
     }
 }
 
