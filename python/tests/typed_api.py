@@ -63,11 +63,16 @@ def statistics() -> None:
     trtalloc.stats("cuda:0")  # type: ignore[arg-type]
 
 
-def frameworks() -> None:
+def frameworks(options: Any) -> None:
     trtalloc.use_for_torch()
     trtalloc.torch_mem_pool()
     trtalloc.use_for_cupy()
+    trtalloc.rmm_resource()
+    trtalloc.use_for_onnxruntime(options, device=1)
     assert_type(trtalloc.onnxruntime_options(), Dict[str, str])
+    assert_type(trtalloc.MemoryResource(0).device_id, int)
+    trtalloc.MemoryResources()  # type: ignore[attr-defined]
+    trtalloc.use_for_onnxruntime(options, device="cuda")  # type: ignore[arg-type]
     trtalloc.memory._record_memory_history("all", max_entries=1000)
     assert_type(trtalloc.memory._snapshot(), Dict[str, Any])
     trtalloc.memory._dump_snapshot("snapshot.pickle")

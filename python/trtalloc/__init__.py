@@ -9,12 +9,12 @@ import contextlib
 import ctypes
 import json
 import threading
-from typing import Dict, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
 
 from . import _library, _tensorrt, memory
 from ._block import Block, allocate
 from ._fit import Fit, fit
-from ._frameworks import onnxruntime_options, torch_mem_pool, use_for_cupy, use_for_torch
+from ._frameworks import onnxruntime_options, rmm_resource, torch_mem_pool, use_for_cupy, use_for_onnxruntime, use_for_torch
 from ._library import Error
 from ._outputs import Output, OutputAllocator
 from ._scratch import SharedScratch
@@ -36,6 +36,7 @@ __all__ = [
     "metrics",
     "onnxruntime_options",
     "reset_peaks",
+    "rmm_resource",
     "set_limit",
     "set_tag_limit",
     "stats",
@@ -45,6 +46,7 @@ __all__ = [
     "torch_mem_pool",
     "trim",
     "use_for_cupy",
+    "use_for_onnxruntime",
     "use_for_torch",
 ]
 
@@ -129,6 +131,20 @@ def metrics() -> str:
     """
     write = _library.library.trtalloc_metrics
     return _library.text(lambda buffer, size: write(_library.default(), buffer, size))
+
+
+if TYPE_CHECKING:
+    from ._cuda_core import MemoryResource as MemoryResource
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name != "MemoryResource":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        # Its base class is cuda.core's, so the first use imports cuda.core.
+        from ._cuda_core import MemoryResource
+
+        globals()[name] = MemoryResource
+        return MemoryResource
 
 
 _tensorrt._inject_at_import()

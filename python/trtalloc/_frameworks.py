@@ -1,13 +1,15 @@
 """Sets the library's hooks in other frameworks. A framework is imported only by the call that needs it."""
 
-from typing import Any, Dict
+from typing import Any, Dict, Set
 
 from . import _library, _torch_memory
+from ._block import stream_address
 
 # PyTorch's tensors may exist until the process ends, so the objects that it uses must too.
 _torch_allocator: Any = None
 _torch_pool_allocator: Any = None
 _cupy_allocator: Any = None
+_onnxruntime_devices: Set[int] = set()
 
 # PyTorch's optional setters, with the library's function for each.
 _TORCH_SETTERS = {
@@ -96,9 +98,35 @@ def use_for_cupy() -> Any:
     return _cupy_allocator
 
 
+def rmm_resource() -> Any:
+    """An rmm.mr.CallbackMemoryResource over the pool, for rmm.mr.set_current_device_resource. RMM calls Python for each request, and
+    passes the stream of each allocation and free. A request raises MemoryError where memory has run out. Raises RuntimeError if RMM's
+    streams have no handle in Python, as in 25.4; those of 25.12 have.
+    """
+    import rmm.mr
+    from rmm.pylibrmm.stream import Stream
+
+    if not hasattr(Stream, "__cuda_stream__"):
+        raise RuntimeError("this RMM passes no stream's handle to Python; 25.12 does")
+    library, pool = _library.library, _library.default()
+
+    def allocate(size: int, stream: Any) -> int:
+        address = library.trtalloc_allocate_async(pool, size, 0, 0, stream_address(stream)) if size else 0
+        if size and not address:
+            error = _library.failure()
+            raise MemoryError(str(error)) if error.name == "OUT_OF_MEMORY" else error
+        return int(address)
+
+    def deallocate(address: int, _size: int, stream: Any) -> None:
+        # A refused free is logged.
+        library.trtalloc_deallocate_async(pool, address, stream_address(stream))
+
+    return rmm.mr.CallbackMemoryResource(allocate, deallocate)
+
+
 def onnxruntime_options() -> Dict[str, str]:
-    """Options with which ONNX Runtime's CUDA provider allocates from the pool. Its TensorRT provider has no such options:
-    import trtalloc before onnxruntime, and what TensorRT requests comes from the pool.
+    """Options with which ONNX Runtime's CUDA provider allocates from the pool. Its TensorRT provider has no such options, but shares
+    the allocator of use_for_onnxruntime. What TensorRT itself requests comes from the pool if trtalloc is imported first.
 
     ONNX Runtime passes no stream, so memory that it frees is reused once all work queued in the process's contexts has
     completed.
@@ -108,3 +136,20 @@ def onnxruntime_options() -> Dict[str, str]:
         "gpu_external_free": str(_library.address("trtalloc_ort_free")),
         "gpu_external_empty_cache": str(_library.address("trtalloc_ort_empty_cache")),
     }
+
+
+def use_for_onnxruntime(options: Any, device: int = 0) -> None:
+    """Makes the pool the allocator that ONNX Runtime's sessions share for a CUDA device, and lets sessions with these
+    onnxruntime.SessionOptions use it (session.use_env_allocators). Call it before such a session is created.
+
+    It is that of the CUDA provider with onnxruntime_options(), so it passes no stream either.
+    """
+    import onnxruntime
+
+    if device not in _onnxruntime_devices:
+        kinds, types = onnxruntime.OrtAllocatorType, onnxruntime.OrtMemType
+        memory = onnxruntime.OrtMemoryInfo("Cuda", kinds.ORT_DEVICE_ALLOCATOR, device, types.DEFAULT)
+        given = {**onnxruntime_options(), "device_id": str(device)}
+        onnxruntime.create_and_register_allocator_v2("CUDAExecutionProvider", memory, given, onnxruntime.OrtArenaCfg({}))
+        _onnxruntime_devices.add(device)
+    options.add_session_config_entry("session.use_env_allocators", "1")

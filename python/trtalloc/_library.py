@@ -192,6 +192,7 @@ _SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
     "trtalloc_allocate": (c_void_p, [c_void_p, c_uint64, c_uint64, ctypes.c_uint32]),
     "trtalloc_allocate_async": (c_void_p, [c_void_p, c_uint64, c_uint64, ctypes.c_uint32, c_void_p]),
     "trtalloc_reallocate": (c_void_p, [c_void_p, c_void_p, c_uint64, c_uint64]),
+    "trtalloc_allocate_on": (c_void_p, [c_void_p, _Device, c_uint64, c_uint64, ctypes.c_uint32, c_void_p]),
     "trtalloc_deallocate": (ctypes.c_bool, [c_void_p, c_void_p]),
     "trtalloc_deallocate_async": (ctypes.c_bool, [c_void_p, c_void_p, c_void_p]),
     "trtalloc_record_stream": (c_int, [c_void_p, c_void_p, c_void_p]),

@@ -303,6 +303,9 @@ fn installed_files_can_be_removed() {
         "hooks.h",
         "trtalloc.hpp",
         "tensorrt.hpp",
+        "rmm.hpp",
+        "mr.hpp",
+        "onnxruntime.h",
         "trtalloc.pc",
     ];
     for name in names {

@@ -128,6 +128,9 @@ error cudaStreamCreateWithPriority(void **stream, unsigned flags, int priority) 
     (void)priority;
     return CURRENT("cuStreamCreate", (void **, unsigned), stream, flags);
 }
+error cudaStreamCreateWithFlags(void **stream, unsigned flags) {
+    return CURRENT("cuStreamCreate", (void **, unsigned), stream, flags);
+}
 error cudaStreamDestroy(void *stream) { return CALL("cuStreamDestroy_v2", (void *), stream); }
 error cudaStreamQuery(void *stream) { return CURRENT("cuStreamQuery", (void *), stream); }
 error cudaStreamSynchronize(void *stream) { return CURRENT("cuStreamSynchronize", (void *), stream); }

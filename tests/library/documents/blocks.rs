@@ -201,8 +201,12 @@ fn c_compiles_as_it_stands() {
     for block in blocks {
         let file = block.scratch().join("block.c");
         std::fs::write(&file, source(&block.body, "void *stream")).unwrap();
+        let mut compile = common::cc();
+        compile
+            .arg("-isystem")
+            .arg(common::root().join("tests/support/onnxruntime"));
         // A function may be shown for itself.
-        common::run(common::cc().args(["-Wno-unused-function", "-fsyntax-only"]).arg(file));
+        common::run(compile.args(["-Wno-unused-function", "-fsyntax-only"]).arg(file));
     }
 }
 
@@ -224,7 +228,8 @@ fn cpp_compiles_as_it_stands() {
         };
         for tensorrt in of {
             let mut compile = common::cxx();
-            let includes = match (for_tensorrt, block.body.contains("rmm.hpp")) {
+            let for_cuda = ["rmm.hpp", "mr.hpp"].iter().any(|header| block.body.contains(header));
+            let includes = match (for_tensorrt, for_cuda) {
                 (true, _) => headers::of(tensorrt).include(&mut compile),
                 (false, true) => with_rmm(&mut compile),
                 (false, false) => Ok(()),
@@ -238,20 +243,21 @@ fn cpp_compiles_as_it_stands() {
     }
 }
 
-/// The headers of RMM, and of CUDA's runtime with what they include.
+/// The headers of RMM, of CCCL, which it brings, and of CUDA's runtime with what they include.
 fn with_rmm(compile: &mut Command) -> Result<(), Outcome> {
     let fetch = |name, version| wheel::fetch(name, version).map_err(|reason| Outcome::Skipped("rmm", reason));
-    let rmm = fetch("librmm-cu12", "25.12.0")?.join("librmm/include");
+    let rmm = fetch("librmm-cu12", "26.10.0")?.join("librmm/include");
     for folder in [
         rmm.join("rapids"),
         rmm,
-        fetch("rapids-logger", "0.2.3")?.join("rapids_logger/include"),
+        fetch("rapids-logger", "0.3.0")?.join("rapids_logger/include"),
         fetch("nvidia-cuda-runtime-cu12", "12.9.79")?.join("nvidia/cuda_runtime/include"),
         fetch("nvidia-cuda-nvcc-cu12", "12.9.86")?.join("nvidia/cuda_nvcc/include"),
     ] {
         compile.arg("-isystem").arg(folder);
     }
-    compile.arg("-DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE");
+    // The newest RMM needs it. The last of several standards holds.
+    compile.arg("-std=c++20");
     Ok(())
 }
 

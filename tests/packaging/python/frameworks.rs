@@ -1,9 +1,10 @@
-//! Real PyTorch, ONNX Runtime, CuPy and Numba over stand-ins for CUDA's libraries, with the simulated libcuda.so.1 below.
+//! Real PyTorch, ONNX Runtime, CuPy and Numba over stand-ins for CUDA's libraries, with the simulated libcuda.so.1 below; RMM over the
+//! simulated device, and cuda.core over the second simulated driver.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{self, simcuda};
+use crate::common::{self, cudasim, simcuda, wheel as pypi};
 use crate::python::environment::{PYTEST, environment, pip, pytest, wheel};
 
 /// What is tested with, none of which is kept here. `--no-deps`: the frameworks' lists have gigabytes of NVIDIA's libraries.
@@ -12,6 +13,19 @@ const FRAMEWORKS: &[&str] = &["torch==2.6.0", "onnxruntime-gpu==1.22.0", "cupy-c
 const NEWEST: &[&str] = &["torch==2.15.0"];
 /// Numba's own CUDA target, which calls the driver itself.
 const NUMBA: &[&str] = &["numba==0.61.2", "llvmlite==0.44.0"];
+/// RMM's Python, with its library.
+const RMM: &[&str] = &[
+    "rmm-cu12==26.10.0",
+    "librmm-cu12==26.10.0",
+    "rapids-logger==0.3.0",
+    "cuda-bindings==12.9.10",
+    "cuda-pathfinder==1.9.1",
+];
+/// cuda.core before and after its buffers are freed on their streams.
+const CUDA_CORE: [&[&str]; 2] = [
+    &["cuda-core==1.0.1", "cuda-bindings==12.9.10", "cuda-pathfinder==1.9.1"],
+    &["cuda-core==1.2.2", "cuda-bindings==13.5.0", "cuda-pathfinder==1.9.1"],
+];
 const NEEDED: &[&str] = &[
     "coloredlogs==15.0.1",
     "fastrlock==0.8.3",
@@ -71,8 +85,74 @@ fn numba_takes_the_pools_blocks() {
     take_the_hooks(NUMBA, &[], &["test_numba.py"]);
 }
 
+#[test]
+fn rmm_takes_the_pools_blocks() {
+    take_the_hooks(RMM, &[], &["test_rmm.py"]);
+}
+
+/// The bindings of CUDA ask for functions that the simulated libcuda.so.1 lacks.
+#[test]
+fn cuda_core_takes_the_pool_as_a_resource() {
+    let driver = cudasim::folder(false);
+    for version in CUDA_CORE {
+        let (python, _) = installed(version);
+        pytest(
+            &python,
+            &["test_cuda_core.py"],
+            &[("TRTALLOC_TEST_STANDIN", driver.to_str().unwrap())],
+        );
+    }
+}
+
+/// ONNX Runtime for CPUs shares an allocator of CUDA's memory, too, through its C functions.
+#[test]
+fn onnxruntime_shares_the_pool_of_its_header() {
+    if !cfg!(target_arch = "x86_64") {
+        common::skip("frameworks", "the wheel's name for its library is tried for x86-64");
+    }
+    let wheel = match pypi::fetch("onnxruntime", "1.31.1") {
+        Ok(wheel) => wheel.join("onnxruntime/capi"),
+        Err(reason) => common::skip("frameworks", &reason),
+    };
+    let dir = common::scratch("onnxruntime");
+    let library = wheel.join("libonnxruntime.so.1.31.1");
+    std::os::unix::fs::symlink(&library, dir.join("libonnxruntime.so.1")).unwrap();
+    for (name, mut compile) in [("c", common::cc()), ("cpp", common::cxx())] {
+        compile.args((name == "cpp").then_some("-xc++"));
+        compile
+            .arg("-isystem")
+            .arg(common::root().join("tests/support/onnxruntime"));
+        compile.arg(common::root().join("tests/support/c/onnxruntime.c"));
+        compile.args(["-x", "none"]).arg(&library).arg("-o").arg(dir.join(name));
+        common::link(&mut compile, &dir);
+        common::run(&mut compile);
+        common::run(Command::new(dir.join(name)).env("TRTALLOC_DRIVER", "sim"));
+    }
+}
+
 /// Runs those of the package's tests beside frameworks whose own libraries lie in `folders`.
 fn take_the_hooks(frameworks: &[&str], folders: &[&str], tests: &[&str]) {
+    let (python, dir) = installed(frameworks);
+    let mut find = Command::new(&python);
+    find.args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]);
+    let packages = PathBuf::from(String::from_utf8(common::run(&mut find).stdout).unwrap().trim());
+    let mut build = Command::new(&python);
+    build
+        .arg(common::root().join("python/tests/standin/build.py"))
+        .arg(dir.join("standin"));
+    for folder in folders {
+        let entries = std::fs::read_dir(packages.join(folder)).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        build.args(paths.filter(|path| path.to_str().unwrap().contains(".so")));
+    }
+    common::run(&mut build);
+    let driver = simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built");
+    let standin = format!("{}:{}", dir.join("standin").display(), driver.display());
+    pytest(&python, tests, &[("TRTALLOC_TEST_STANDIN", &standin)]);
+}
+
+/// The Python of an environment with frameworks and the package, and a folder for the test.
+fn installed(frameworks: &[&str]) -> (PathBuf, PathBuf) {
     // The frameworks' wheels with CUDA, and the stand-ins' layouts, are for this machine.
     if !cfg!(target_arch = "x86_64") {
         common::skip("frameworks", "their wheels with CUDA are for x86-64");
@@ -96,21 +176,5 @@ fn take_the_hooks(frameworks: &[&str], folders: &[&str], tests: &[&str]) {
     };
     let install = ["install", "--no-deps", "--no-index", "--force-reinstall"];
     pip(&python, &[&install[..], &[wheel.to_str().unwrap()]].concat()).unwrap();
-
-    let mut find = Command::new(&python);
-    find.args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]);
-    let packages = PathBuf::from(String::from_utf8(common::run(&mut find).stdout).unwrap().trim());
-    let mut build = Command::new(&python);
-    build
-        .arg(common::root().join("python/tests/standin/build.py"))
-        .arg(dir.join("standin"));
-    for folder in folders {
-        let entries = std::fs::read_dir(packages.join(folder)).unwrap();
-        let paths = entries.map(|entry| entry.unwrap().path());
-        build.args(paths.filter(|path| path.to_str().unwrap().contains(".so")));
-    }
-    common::run(&mut build);
-    let driver = simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built");
-    let standin = format!("{}:{}", dir.join("standin").display(), driver.display());
-    pytest(&python, tests, &[("TRTALLOC_TEST_STANDIN", &standin)]);
+    (python, dir)
 }

@@ -1,4 +1,4 @@
-// RMM's own containers and resources over trtalloc, on the simulated device.
+// RMM's callback resource over trtalloc, with every RMM, on the simulated device.
 #include <trtalloc/rmm.hpp>
 
 #include <cstdint>
@@ -19,20 +19,46 @@ static std::uint64_t allocated() {
     return stats.allocated;
 }
 
+// The stream comes first in newer RMMs, and last in older ones.
+template <class Resource, class Stream>
+auto get(Resource& resource, Stream stream, std::size_t bytes, int)
+    -> decltype(resource.allocate(stream, bytes, 256)) {
+    return resource.allocate(stream, bytes, 256);
+}
+template <class Resource, class Stream>
+auto get(Resource& resource, Stream stream, std::size_t bytes, long) -> decltype(resource.allocate(bytes, stream)) {
+    return resource.allocate(bytes, stream);
+}
+template <class Resource, class Stream>
+auto put(Resource& resource, Stream stream, void* memory, std::size_t bytes, int)
+    -> decltype(resource.deallocate(stream, memory, bytes, 256)) {
+    return resource.deallocate(stream, memory, bytes, 256);
+}
+template <class Resource, class Stream>
+auto put(Resource& resource, Stream stream, void* memory, std::size_t bytes, long)
+    -> decltype(resource.deallocate(memory, bytes, stream)) {
+    return resource.deallocate(memory, bytes, stream);
+}
+
 int main() {
     auto resource = trtalloc::rmm_resource();
-    rmm::cuda_stream_view const stream{};
-    void* const memory = resource.allocate(stream, 10'000);
+    trtalloc::rmm_stream_ref const stream{cudaStream_t{}};
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+    CHECK(trtalloc::rmm_stream(stream) == cudaStreamPerThread);
+#else
+    CHECK(trtalloc::rmm_stream(stream) == nullptr);
+#endif
+    void* const memory = get(resource, stream, 10'000, 0);
     CHECK(memory != nullptr && reinterpret_cast<std::uintptr_t>(memory) % 256 == 0);
     CHECK(allocated() == 10'240);
-    resource.deallocate(stream, memory, 10'000);
+    put(resource, stream, memory, 10'000, 0);
     CHECK(allocated() == 0);
     // The same stream has it again at once.
-    void* const again = resource.allocate(stream, 10'000);
+    void* const again = get(resource, stream, 10'000, 0);
     CHECK(again == memory);
-    resource.deallocate(stream, again, 10'000);
+    put(resource, stream, again, 10'000, 0);
     try {
-        (void)resource.allocate(stream, std::size_t{1} << 40);
+        (void)get(resource, stream, std::size_t{1} << 40, 0);
         CHECK(!"it returned");
     } catch (rmm::out_of_memory const& error) {
         std::fprintf(stderr, "%s\n", error.what());
@@ -42,7 +68,7 @@ int main() {
     trtalloc_destroy(closed);
     auto nothing = trtalloc::rmm_resource(closed);
     try {
-        (void)nothing.allocate(stream, 512);
+        (void)get(nothing, stream, 512, 0);
         CHECK(!"it returned");
     } catch (rmm::out_of_memory const&) {
         CHECK(!"it is not for want of memory");

@@ -8,12 +8,12 @@
 
 namespace rmm::mr {
 
+using allocate_callback_t = std::function<void*(std::size_t, cuda_stream_view, void*)>;
+using deallocate_callback_t = std::function<void(void*, std::size_t, cuda_stream_view, void*)>;
+
 class callback_memory_resource {
 public:
-    using Allocate = std::function<void*(std::size_t, cuda_stream_view, void*)>;
-    using Deallocate = std::function<void(void*, std::size_t, cuda_stream_view, void*)>;
-
-    callback_memory_resource(Allocate allocate, Deallocate deallocate, void* first, void* second)
+    callback_memory_resource(allocate_callback_t allocate, deallocate_callback_t deallocate, void* first, void* second)
         : allocate_(allocate), deallocate_(deallocate), first_(first), second_(second) {}
 
     void* allocate(cuda_stream_view stream, std::size_t bytes) { return allocate_(bytes, stream, first_); }
@@ -22,8 +22,8 @@ public:
     }
 
 private:
-    Allocate allocate_;
-    Deallocate deallocate_;
+    allocate_callback_t allocate_;
+    deallocate_callback_t deallocate_;
     void* first_;
     void* second_;
 };
