@@ -140,20 +140,39 @@ def test_pytorch_reports_the_pools_statistics(over_cuda):
     )
 
 
-def test_history_and_snapshots_work_where_pytorch_refuses_them(over_cuda):
+def test_pytorchs_history_and_snapshots_are_the_pools(over_cuda, tmp_path):
     over_cuda(
-        """
-        import inspect, torch, trtalloc
+        f"""
+        import inspect, pickle, torch, trtalloc
         trtalloc.use_for_torch()
+        history = torch.cuda.memory._record_memory_history
+        is_enabled = getattr(torch._C, "_cuda_isHistoryEnabled", lambda: None)
+        assert not is_enabled()
+        history()
         kept = torch.empty(1 << 20, device="cuda")
-        try:
-            torch.cuda.memory._snapshot()
-        except RuntimeError as error:
-            assert "does not yet support" in str(error), error
-        else:
-            raise SystemExit("it works: this test and docs/frameworks.md are out of date")
+        del kept
+        kept = torch.empty(1 << 20, device="cuda")
+        assert is_enabled() in (True, None)
+
+        def blocks(segments):
+            return {{b["address"]: b["state"] for s in segments for b in s["blocks"]}}
+
+        snapshot = torch.cuda.memory._snapshot()
+        for segments in (snapshot["segments"], torch.cuda.memory_snapshot(), trtalloc.memory._snapshot()["segments"]):
+            assert blocks(segments)[kept.data_ptr()] == "active_allocated"
+        actions = [event["action"] for event in snapshot["device_traces"][0]]
+        assert actions.count("alloc") == 2 and actions.count("free_completed") == 1, actions
+        torch.cuda.memory._dump_snapshot({str(tmp_path / "snapshot")!r})
+        with open({str(tmp_path / "snapshot")!r}, "rb") as file:
+            assert blocks(pickle.load(file)["segments"]) == blocks(snapshot["segments"])
+        # The older form, and off.
+        history(True, trace_alloc_max_entries=1000)
+        torch.empty(1 << 20, device="cuda")
+        assert "free_completed" in [event["action"] for event in torch.cuda.memory._snapshot()["device_traces"][0]]
+        history(None)
+        assert not is_enabled()
         # PyTorch's parameters in its order. Newer versions have more.
-        theirs = list(inspect.signature(torch.cuda.memory._record_memory_history).parameters)
+        theirs = list(inspect.signature(history).parameters)
         ours = list(inspect.signature(trtalloc.memory._record_memory_history).parameters)
         assert ours == theirs[: len(ours)], (ours, theirs)
         """

@@ -1,11 +1,11 @@
-"""Memory statistics for torch.cuda and torch.accelerator, from the pool. For an allocator that is not its own, PyTorch would
-raise an error or return zero.
+"""Memory statistics, history and snapshots for torch.cuda and torch.accelerator, from the pool. For an allocator that is not its
+own, PyTorch would raise an error or return zero.
 """
 
 import threading
-from typing import Any, Dict
+from typing import Any, Dict, Optional, Sequence
 
-from . import _library
+from . import _library, memory
 
 # PyTorch's names: each statistic of these kinds has all of these parts. docs/frameworks.md lists those that the pool counts.
 _KINDS = (
@@ -96,6 +96,49 @@ def _total(device: int) -> int:
     return int(torch.cuda.get_device_properties(device).total_memory)
 
 
+def memory_snapshot(wanted: Optional[Sequence[Any]] = None) -> Dict[str, Any]:
+    """As torch._C._cuda_memorySnapshot: `wanted` is None, or the two numbers of a private pool and whether events are included."""
+    snapshot = memory._snapshot()
+    for name in ("host_segments", "host_traces"):
+        snapshot.setdefault(name, [])
+    if wanted is not None and tuple(wanted[:2]) != (0, 0):
+        pool = tuple(wanted[:2])
+        snapshot["segments"] = [segment for segment in snapshot["segments"] if segment["segment_pool_id"] == pool]
+    if wanted is not None and len(wanted) > 2 and not wanted[2]:
+        snapshot["device_traces"] = [[] for _ in snapshot["device_traces"]]
+    return snapshot
+
+
+def record_history(
+    enabled: Optional[str],
+    context: Optional[str],
+    stacks: str,
+    max_entries: int,
+    clear_history: bool = False,
+    *ignored: Any,
+) -> None:
+    """As torch._C._cuda_record_memory_history. What the library does not record, as compile contexts, is ignored."""
+    if clear_history:
+        memory._record_memory_history(None)
+    memory._record_memory_history(enabled, context, stacks, max_entries)
+
+
+def record_history_legacy(
+    enabled: bool,
+    record_context: bool = True,
+    max_entries: int = 1,
+    alloc_context: bool = False,
+    native: bool = False,
+    clear_history: bool = False,
+    *ignored: Any,
+) -> None:
+    """As torch._C._cuda_record_memory_history_legacy, which takes True and False."""
+    context = "alloc" if alloc_context else "state" if record_context else None
+    # One entry, PyTorch's default here, stands for none.
+    kind = None if not enabled else "all" if max_entries > 1 else "state"
+    record_history(kind, context, "all" if native else "python", max_entries, clear_history)
+
+
 def supply() -> None:
     """Replaces the functions of PyTorch's C module that this PyTorch has. All of PyTorch's own functions call that module."""
     import torch
@@ -112,6 +155,10 @@ def supply() -> None:
         "_cuda_resetAccumulatedMemoryStats": reset_accumulated_memory_stats,
         "_cuda_setMemoryFraction": set_memory_fraction,
         "_cuda_getMemoryFraction": memory_fraction,
+        "_cuda_memorySnapshot": memory_snapshot,
+        "_cuda_record_memory_history": record_history,
+        "_cuda_record_memory_history_legacy": record_history_legacy,
+        "_cuda_isHistoryEnabled": memory.is_recording,
         "_accelerator_isAllocatorInitialized": initialized,
         "_accelerator_getDeviceStats": memory_stats,
         "_accelerator_resetPeakStats": reset_peak_memory_stats,
