@@ -239,6 +239,30 @@ def test_a_mem_pool_uses_the_pool(over_cuda):
     )
 
 
+def test_a_mem_pool_takes_pytorchs_options(over_cuda):
+    over_cuda(
+        """
+        import inspect, torch, trtalloc
+        known = inspect.signature(torch.cuda.MemPool.__init__).parameters
+        options = {name: True for name in ("use_on_oom", "no_split") if name in known}
+        pool = trtalloc.torch_mem_pool(**options)
+        with torch.cuda.use_mem_pool(pool):
+            kept = [torch.empty(4 << 20, dtype=torch.uint8, device="cuda") for _ in range(2)]
+        if "no_split" in options:
+            assert [len(segment["blocks"]) for segment in pool.snapshot()] == [1, 1]
+        assert trtalloc.stats()["allocated"] >= 8 << 20
+        del kept, pool
+        for option in {"other", "use_on_oom", "no_split"} - options.keys():
+            try:
+                trtalloc.torch_mem_pool(**{option: True})
+            except RuntimeError as error:
+                assert f"no option {option}" in str(error), error
+            else:
+                raise SystemExit("no error")
+        """
+    )
+
+
 def test_tensors_outlive_their_mem_pool(over_cuda):
     over_cuda(
         """

@@ -1,5 +1,6 @@
 """Sets the library's hooks in other frameworks. A framework is imported only by the call that needs it."""
 
+import inspect
 from typing import Any, Dict
 
 from . import _library, _torch_memory
@@ -55,11 +56,14 @@ def use_for_torch() -> Any:
     return _torch_allocator
 
 
-def torch_mem_pool() -> Any:
+def torch_mem_pool(**options: bool) -> Any:
     """A torch.cuda.MemPool whose memory comes from the pool, for torch.cuda.use_mem_pool. The rest of PyTorch keeps its own
-    allocator. In a MemPool PyTorch itself caches memory: it requests segments of 2 MiB or more, and frees them when the
-    MemPool is destroyed, not at torch.cuda.empty_cache(). Raises RuntimeError if PyTorch is older than 2.6, or after
-    use_for_torch().
+    allocator. `options` are PyTorch's own: use_on_oom=True, with which a request outside of the MemPool that cannot be satisfied
+    gets what is free in it, and no_split=True, with which no block of it is divided.
+
+    In a MemPool PyTorch itself caches memory: it requests segments of 2 MiB or more, and frees them when the MemPool is
+    destroyed, not at torch.cuda.empty_cache(). Raises RuntimeError if PyTorch is older than 2.6 or does not have an option, or
+    after use_for_torch().
     """
     global _torch_pool_allocator
     import torch
@@ -71,10 +75,13 @@ def torch_mem_pool() -> Any:
         )
     if not hasattr(torch.cuda, "MemPool"):
         raise RuntimeError("this PyTorch has no torch.cuda.MemPool: it came with 2.6")
+    missing = options.keys() - inspect.signature(torch.cuda.MemPool.__init__).parameters.keys()
+    if missing:
+        raise RuntimeError(f"the MemPool of PyTorch {torch.__version__} has no option {min(missing)}")
     if _torch_pool_allocator is None:
         # PyTorch checks for NULL in a MemPool.
         _torch_pool_allocator = _pluggable("trtalloc_torch_malloc")
-    return torch.cuda.MemPool(_torch_pool_allocator.allocator())
+    return torch.cuda.MemPool(_torch_pool_allocator.allocator(), **options)
 
 
 def use_for_cupy() -> Any:
