@@ -314,13 +314,19 @@ def test_mem_pools_work_beside_it(over_graphs):
             kinds = {segment["segment_pool_id"] for segment in segments}
             assert kinds == {(0, 0), pool.id} and pool.snapshot() == [s for s in segments if s["segment_pool_id"] == pool.id]
             assert pool.snapshot()[0]["blocks"][0]["address"] == inside.data_ptr()
+            # The end of a MemPool returns no other memory to the driver.
+            free = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+            del free
+            reserved = figure("reserved")
             del inside, pool
+            assert figure("reserved") == reserved >= 64 * MIB
             assert torch.cuda.memory_allocated() == 4 * MIB == figure("allocated")
 
             # One that is used where memory has run out, and one that is not divided.
             last = trtalloc.torch_mem_pool(use_on_oom=True)
             with torch.cuda.use_mem_pool(last):
                 torch.empty(32 * MIB, dtype=torch.uint8, device="cuda")
+            torch.cuda.empty_cache()
             trtalloc.set_limit(figure("reserved"))
             given = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
             assert last.snapshot()[0]["blocks"][0]["address"] == given.data_ptr()

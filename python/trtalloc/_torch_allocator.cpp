@@ -155,12 +155,7 @@ struct Allocator final : Base {
         set_init_fn(library.init);
         set_memory_fraction_fn(library.memory_fraction);
         set_reset_fn([this] {
-            Returned returned;
-            {
-                Lock lock(mutex_);
-                finish_pending(returned);
-            }
-            give(returned);
+            finish_pending();
             library.reset();
         });
     }
@@ -399,6 +394,16 @@ struct Allocator final : Base {
         }
         give(returned);
         return delta;
+    }
+
+    // PyTorch calls it with the id of a MemPool that ends, whose memory is the library's again by then: no other memory is
+    // returned to the driver.
+    void emptyCache(MempoolId_t id = {0, 0}) {
+        if (id == MempoolId_t{0, 0}) {
+            Base::emptyCache();
+        } else {
+            finish_pending();
+        }
     }
 
     bool isHistoryEnabled() {
@@ -680,6 +685,15 @@ struct Allocator final : Base {
             (void)cudaGetLastError();
         }
         (void)cudaSetDevice(before);
+    }
+
+    void finish_pending() {
+        Returned returned;
+        {
+            Lock lock(mutex_);
+            finish_pending(returned);
+        }
+        give(returned);
     }
 
     void finish_pending(Returned& returned) {
