@@ -441,6 +441,9 @@ struct Allocator final : Base {
         if (size == 0) {
             return nullptr;
         }
+        // As PyTorch itself says it.
+        TORCH_CHECK_WITH(
+            OutOfMemoryError, size < size_t{1} << 60, "CUDA out of memory. Tried to allocate more than 1EB memory.");
         std::shared_ptr<Pool> routed;
         try {
             if (routed_.load(std::memory_order_relaxed) != 0) {

@@ -152,8 +152,8 @@ def _version(torch: Any) -> Tuple[int, ...]:
 def _flags(folder: Path) -> List[str]:
     import torch
 
-    # PyTorch's headers need C++20 from 2.12 on.
-    standard = "c++20" if _version(torch) >= (2, 12) else "c++17"
+    # Later headers of PyTorch need C++20, and those of 2.8 compile with both.
+    standard = "c++20" if _version(torch) >= (2, 9) else "c++17"
     flags = [f"-std={standard}", "-O2", "-fPIC", "-shared", "-w", "-fvisibility=hidden"]
     flags.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}")
     ours = _SOURCE.with_name("_cuda_headers")
