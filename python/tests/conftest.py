@@ -62,6 +62,18 @@ def over_cuda():
 
 
 @pytest.fixture
+def over_graphs():
+    """Runs a program over this machine's GPU, or over a CUDA runtime with captures (TRTALLOC_TEST_RUNTIME: folders)."""
+    runtime = os.environ.get("TRTALLOC_TEST_RUNTIME")
+    variables = {"TRTALLOC_DRIVER": "cuda"}
+    if runtime:
+        variables["LD_LIBRARY_PATH"] = runtime
+    elif os.environ.get("TRTALLOC_TEST_STANDIN") or not _real_gpu():
+        pytest.skip("no GPU, and no CUDA runtime with captures (TRTALLOC_TEST_RUNTIME)")
+    return lambda program, **more: _passed(program, {**variables, **more})
+
+
+@pytest.fixture
 def gpu():
     """Runs a program over this machine's GPU."""
     if os.environ.get("TRTALLOC_TEST_STANDIN") or not _real_gpu():

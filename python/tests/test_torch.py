@@ -40,7 +40,7 @@ def test_tensors_come_from_the_pool(over_cuda):
 def test_out_of_memory_raises_pytorchs_own_error(over_cuda):
     over_cuda(
         """
-        import threading, torch, trtalloc
+        import re, threading, torch, trtalloc
         trtalloc.use_for_torch()
         torch.empty(1, device="cuda")
         total = torch.cuda.get_device_properties(0).total_memory
@@ -53,7 +53,11 @@ def test_out_of_memory_raises_pytorchs_own_error(over_cuda):
                 try:
                     torch.empty(int(total * 0.02), dtype=torch.uint8, device="cuda")
                 except torch.cuda.OutOfMemoryError as error:
-                    assert str(error).startswith("CUDA out of memory. trtalloc: out of memory: "), error
+                    words = (
+                        r"CUDA out of memory\\. Tried to allocate \\S+ MiB\\. GPU 0 has a total capacity of \\S+ GiB "
+                        r"of which \\S+ GiB is free\\. trtalloc: out of memory: "
+                    )
+                    assert re.match(words, str(error)), error
                     caught.append(error)
 
         threads = [threading.Thread(target=attempts) for _ in range(4)]
@@ -140,20 +144,39 @@ def test_pytorch_reports_the_pools_statistics(over_cuda):
     )
 
 
-def test_history_and_snapshots_work_where_pytorch_refuses_them(over_cuda):
+def test_pytorchs_history_and_snapshots_are_the_pools(over_cuda, tmp_path):
     over_cuda(
-        """
-        import inspect, torch, trtalloc
+        f"""
+        import inspect, pickle, torch, trtalloc
         trtalloc.use_for_torch()
+        history = torch.cuda.memory._record_memory_history
+        is_enabled = getattr(torch._C, "_cuda_isHistoryEnabled", lambda: None)
+        assert not is_enabled()
+        history()
         kept = torch.empty(1 << 20, device="cuda")
-        try:
-            torch.cuda.memory._snapshot()
-        except RuntimeError as error:
-            assert "does not yet support" in str(error), error
-        else:
-            raise SystemExit("it works: this test and docs/frameworks.md are out of date")
+        del kept
+        kept = torch.empty(1 << 20, device="cuda")
+        assert is_enabled() in (True, None)
+
+        def blocks(segments):
+            return {{b["address"]: b["state"] for s in segments for b in s["blocks"]}}
+
+        snapshot = torch.cuda.memory._snapshot()
+        for segments in (snapshot["segments"], torch.cuda.memory_snapshot(), trtalloc.memory._snapshot()["segments"]):
+            assert blocks(segments)[kept.data_ptr()] == "active_allocated"
+        actions = [event["action"] for event in snapshot["device_traces"][0]]
+        assert actions.count("alloc") == 2 and actions.count("free_completed") == 1, actions
+        torch.cuda.memory._dump_snapshot({str(tmp_path / "snapshot")!r})
+        with open({str(tmp_path / "snapshot")!r}, "rb") as file:
+            assert blocks(pickle.load(file)["segments"]) == blocks(snapshot["segments"])
+        # The older form, and off.
+        history(True, trace_alloc_max_entries=1000)
+        torch.empty(1 << 20, device="cuda")
+        assert "free_completed" in [event["action"] for event in torch.cuda.memory._snapshot()["device_traces"][0]]
+        history(None)
+        assert not is_enabled()
         # PyTorch's parameters in its order. Newer versions have more.
-        theirs = list(inspect.signature(torch.cuda.memory._record_memory_history).parameters)
+        theirs = list(inspect.signature(history).parameters)
         ours = list(inspect.signature(trtalloc.memory._record_memory_history).parameters)
         assert ours == theirs[: len(ours)], (ours, theirs)
         """
@@ -161,15 +184,15 @@ def test_history_and_snapshots_work_where_pytorch_refuses_them(over_cuda):
 
 
 def test_allocator_and_mem_pool_exclude_each_other(over_cuda):
-    for first, second in (("use_for_torch", "torch_mem_pool"), ("torch_mem_pool", "use_for_torch")):
+    for first, second in (("use_for_torch(extension=False)", "torch_mem_pool()"), ("torch_mem_pool()", "use_for_torch()")):
         over_cuda(
             f"""
             import torch, trtalloc
-            kept = trtalloc.{first}()
+            kept = trtalloc.{first}
             try:
-                trtalloc.{second}()
+                trtalloc.{second}
             except RuntimeError as error:
-                assert "trtalloc.{first}() was called before" in str(error), error
+                assert "trtalloc.{first.split("(")[0]}() was called before" in str(error), error
             else:
                 raise SystemExit("no error")
             """
@@ -216,6 +239,30 @@ def test_a_mem_pool_uses_the_pool(over_cuda):
             raise SystemExit("no error")
         del pool
         assert trtalloc.stats()["allocated"] == 0
+        """
+    )
+
+
+def test_a_mem_pool_takes_pytorchs_options(over_cuda):
+    over_cuda(
+        """
+        import inspect, torch, trtalloc
+        known = inspect.signature(torch.cuda.MemPool.__init__).parameters
+        options = {name: True for name in ("use_on_oom", "no_split") if name in known}
+        pool = trtalloc.torch_mem_pool(**options)
+        with torch.cuda.use_mem_pool(pool):
+            kept = [torch.empty(4 << 20, dtype=torch.uint8, device="cuda") for _ in range(2)]
+        if "no_split" in options:
+            assert [len(segment["blocks"]) for segment in pool.snapshot()] == [1, 1]
+        assert trtalloc.stats()["allocated"] >= 8 << 20
+        del kept, pool
+        for option in {"other", "use_on_oom", "no_split"} - options.keys():
+            try:
+                trtalloc.torch_mem_pool(**{option: True})
+            except RuntimeError as error:
+                assert f"no option {option}" in str(error), error
+            else:
+                raise SystemExit("no error")
         """
     )
 

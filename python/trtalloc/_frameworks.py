@@ -1,8 +1,9 @@
 """Sets the library's hooks in other frameworks. A framework is imported only by the call that needs it."""
 
+import inspect
 from typing import Any, Dict, Set
 
-from . import _library, _torch_memory
+from . import _library, _torch_extension, _torch_memory
 from ._block import stream_address
 
 # PyTorch's tensors may exist until the process ends, so the objects that it uses must too.
@@ -35,12 +36,18 @@ def _pluggable(malloc: str) -> Any:
     return pluggable
 
 
-def use_for_torch() -> Any:
+def use_for_torch(extension: bool = True) -> Any:
     """Makes the pool PyTorch's CUDA allocator. Call it before PyTorch first uses CUDA. Returns PyTorch's allocator object.
 
     A request that cannot be satisfied raises torch.OutOfMemoryError. torch.cuda.memory_stats and the functions related to
-    it return the pool's statistics from then on. A second call has no effect. Raises RuntimeError if PyTorch has used CUDA
-    already, if it is older than 2.0, or after torch_mem_pool().
+    it return the pool's statistics from then on, and torch.cuda.memory's history and snapshots are the pool's.
+
+    Graphs that share memory, torch.compile's graphs and MemPools need an allocator that is compiled for the installed PyTorch
+    at the first call, and kept in TORCH_EXTENSIONS_DIR, or ~/.cache/torch_extensions. Where there is no C++ compiler, a
+    RuntimeWarning has the reason, and PyTorch allocates from the pool without them. `extension=False` leaves it out.
+
+    A second call has no effect. Raises RuntimeError if PyTorch has used CUDA already, if it is older than 2.0, or after
+    torch_mem_pool().
     """
     global _torch_allocator
     if _torch_allocator is None:
@@ -50,33 +57,45 @@ def use_for_torch() -> Any:
             raise RuntimeError("trtalloc.torch_mem_pool() was called before: a process can use only one of the two")
         if torch.cuda.is_initialized():
             raise RuntimeError("PyTorch has used CUDA already; call trtalloc.use_for_torch() before that")
-        pluggable = _pluggable("trtalloc_torch_malloc_or_throw")
-        torch.cuda.memory.change_current_allocator(pluggable)
+        if extension and hasattr(torch.cuda.memory, "CUDAPluggableAllocator") and _torch_extension.install():
+            pluggable = torch.cuda.memory._CUDAAllocator(torch._C._cuda_getAllocator())
+        else:
+            pluggable = _pluggable("trtalloc_torch_malloc_or_throw")
+            torch.cuda.memory.change_current_allocator(pluggable)
         _torch_memory.supply()
         _torch_allocator = pluggable
     return _torch_allocator
 
 
-def torch_mem_pool() -> Any:
-    """A torch.cuda.MemPool whose memory comes from the pool, for torch.cuda.use_mem_pool. The rest of PyTorch keeps its own
-    allocator. In a MemPool PyTorch itself caches memory: it requests segments of 2 MiB or more, and frees them when the
-    MemPool is destroyed, not at torch.cuda.empty_cache(). Raises RuntimeError if PyTorch is older than 2.6, or after
-    use_for_torch().
+def torch_mem_pool(**options: bool) -> Any:
+    """A torch.cuda.MemPool whose memory comes from the pool, for torch.cuda.use_mem_pool. `options` are PyTorch's own:
+    use_on_oom=True (2.9), with which a request outside of the MemPool that cannot be satisfied gets what is free in it, and
+    no_split=True (2.10), with which no block of it is divided. The rest of PyTorch keeps its own allocator, or after
+    use_for_torch() allocates from the pool too.
+
+    In a MemPool PyTorch itself caches memory: it requests segments of 2 MiB or more, and frees them when the MemPool is
+    destroyed, not at torch.cuda.empty_cache(). Raises RuntimeError if PyTorch is older than 2.6 or does not have an option, or
+    after a use_for_torch() that compiled no allocator.
     """
     global _torch_pool_allocator
     import torch
 
-    if _torch_allocator is not None:
+    if _torch_allocator is not None and not _torch_extension.is_installed():
         raise RuntimeError(
             "trtalloc.use_for_torch() was called before: all of PyTorch allocates from the pool, and PyTorch then supports no "
-            "MemPool"
+            "MemPool without the allocator that use_for_torch() compiles"
         )
     if not hasattr(torch.cuda, "MemPool"):
         raise RuntimeError("this PyTorch has no torch.cuda.MemPool: it came with 2.6")
+    missing = options.keys() - inspect.signature(torch.cuda.MemPool.__init__).parameters.keys()
+    if missing:
+        raise RuntimeError(f"the MemPool of PyTorch {torch.__version__} has no option {min(missing)}")
+    if _torch_extension.is_installed():
+        return torch.cuda.MemPool(**options)
     if _torch_pool_allocator is None:
         # PyTorch checks for NULL in a MemPool.
         _torch_pool_allocator = _pluggable("trtalloc_torch_malloc")
-    return torch.cuda.MemPool(_torch_pool_allocator.allocator())
+    return torch.cuda.MemPool(_torch_pool_allocator.allocator(), **options)
 
 
 def use_for_cupy() -> Any:

@@ -1,5 +1,5 @@
-"""History and snapshots of the pool, with PyTorch's names and parameters: torch.cuda.memory refuses them while PyTorch uses
-another allocator than its own. Snapshots have PyTorch's format, and its viewer (pytorch.org/memory_viz) opens them.
+"""History and snapshots of the pool, with PyTorch's names and parameters. After use_for_torch(), torch.cuda.memory's functions of
+these names are the pool's too. Snapshots have PyTorch's format, and its viewer (pytorch.org/memory_viz) opens them.
 """
 
 import os
@@ -71,7 +71,18 @@ def _record_memory_history(
 
 
 def _history(*words: str) -> None:
+    global _recording
     _library.check(_library.library.trtalloc_history(_library.default(), ",".join(words).encode()))
+    _recording = words[0] != "off"
+
+
+# The environment may have switched it on.
+_recording = os.environ.get("TRTALLOC_HISTORY", "off").split(",")[0] not in ("", "off")
+
+
+def is_recording() -> bool:
+    """Whether the history is on. It does not see what another program changes by `trtalloc ctl`."""
+    return _recording
 
 
 def _bound() -> int:

@@ -46,19 +46,21 @@ pub extern "C-unwind" fn trtalloc_torch_malloc_or_throw(
 ) -> *mut c_void {
     let memory = trtalloc_torch_malloc(size, device, stream);
     if memory.is_null() && size > 0 {
-        throw_last_failure();
+        throw_last_failure(size, device);
     }
     memory
 }
 
 /// Throws this thread's last failure in the C++ runtime of the process; returns where there is none.
 #[cold]
-fn throw_last_failure() {
+fn throw_last_failure(size: usize, device: c_int) {
     // SAFETY: a C string of this thread, and no call of this library comes between.
     let reason = unsafe { CStr::from_ptr(error::last()) }.to_string_lossy().into_owned();
     let is_out_of_memory = error::last_status() == trtalloc_status::OutOfMemory as i32;
-    // Python programs search an error for these words to recognise that memory has run out.
-    let kind = if is_out_of_memory { "CUDA out of memory. " } else { "" };
+    let kind = match is_out_of_memory {
+        true => pytorchs_words(size, device),
+        false => String::new(),
+    };
     let Ok(text) = CString::new(format!("{kind}trtalloc: {reason}")) else {
         return;
     };
@@ -66,6 +68,28 @@ fn throw_last_failure() {
         cpp_exceptions::torch_out_of_memory(&text);
     }
     cpp_exceptions::runtime_error(&text);
+}
+
+/// What Python programs search an error for, to recognise that memory has run out.
+fn pytorchs_words(size: usize, device: c_int) -> String {
+    let allocator = ExportedAllocator::process().existing();
+    let stats = allocator.and_then(|allocator| allocator.stats_with_device(ordinal(device)).ok());
+    let stats = stats.unwrap_or_default();
+    format!(
+        "CUDA out of memory. Tried to allocate {}. GPU {device} has a total capacity of {} of which {} is free. ",
+        pytorchs_size(size as u64),
+        pytorchs_size(stats.device_total),
+        pytorchs_size(stats.device_free)
+    )
+}
+
+/// Bytes as PyTorch writes them.
+fn pytorchs_size(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    match units.iter().find(|(shift, _)| bytes > 1 << shift) {
+        Some((shift, unit)) => format!("{:.2} {unit}", bytes as f64 / (1u64 << shift) as f64),
+        None => format!("{bytes} bytes"),
+    }
 }
 
 /// For torch.cuda.memory.CUDAPluggableAllocator: trtalloc_deallocate_async with trtalloc_default(). PyTorch passes the

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard};
 
 use crate::common::{self, cudasim, simcuda, wheel as pypi};
 use crate::python::environment::{PYTEST, environment, pip, pytest, wheel};
@@ -77,6 +78,7 @@ fn frameworks_take_the_hooks() {
 
 #[test]
 fn the_newest_pytorch_takes_the_hooks() {
+    let _one = alone();
     take_the_hooks(NEWEST, &["torch/lib"], &["test_torch.py"]);
 }
 
@@ -95,7 +97,7 @@ fn rmm_takes_the_pools_blocks() {
 fn cuda_core_takes_the_pool_as_a_resource() {
     let driver = cudasim::folder(false);
     for version in CUDA_CORE {
-        let (python, _) = installed(version);
+        let (python, _) = installed(version, "hooks");
         pytest(
             &python,
             &["test_cuda_core.py"],
@@ -130,29 +132,55 @@ fn onnxruntime_shares_the_pool_of_its_header() {
     }
 }
 
+/// Two tests install the package into the environment of the newest PyTorch.
+fn alone() -> MutexGuard<'static, ()> {
+    static NEWEST_IN_USE: Mutex<()> = Mutex::new(());
+    NEWEST_IN_USE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// What needs a CUDA runtime with captures: graphs that share memory, torch.compile's graphs, MemPools. The newest PyTorch runs over
+/// the one that `build-runtime` of the second driver makes.
+#[test]
+fn the_newest_pytorch_captures_graphs() {
+    common::slow("it imports PyTorch some forty times");
+    let _one = alone();
+    let driver = cudasim::folder(false);
+    let tool = common::root().join("../shared/cudasim/build-runtime");
+    if !tool.exists() {
+        common::skip("cudasim", "it has no build-runtime beside this checkout");
+    }
+    let (python, dir) = installed(NEWEST, "graphs");
+    standins(&python, &["torch/lib"], &dir);
+    // The runtime is linked with the driver beside it, and takes its headers from there.
+    let runtime = dir.join("runtime");
+    common::run(Command::new("cp").arg("-r").arg(&driver).arg(&runtime));
+    common::run(Command::new(tool).arg(&runtime).arg("13"));
+    let headers = std::fs::read_dir(runtime.join("headers")).unwrap();
+    let toolkit = headers
+        .map(|entry| entry.unwrap().path().join("nvidia/cu13"))
+        .find(|toolkit| toolkit.join("include/cuda_runtime_api.h").exists())
+        .expect("CUDA's headers are beside the runtime");
+    let folders = format!("{}:{}", runtime.display(), dir.join("standin").display());
+    let variables = [
+        ("TRTALLOC_TEST_RUNTIME", folders.as_str()),
+        ("TRTALLOC_TEST_STANDIN", folders.as_str()),
+        ("CUDA_HOME", toolkit.to_str().unwrap()),
+        ("TORCH_EXTENSIONS_DIR", dir.to_str().unwrap()),
+    ];
+    pytest(&python, &["test_torch.py", "test_torch_graphs.py"], &variables);
+}
+
 /// Runs those of the package's tests beside frameworks whose own libraries lie in `folders`.
 fn take_the_hooks(frameworks: &[&str], folders: &[&str], tests: &[&str]) {
-    let (python, dir) = installed(frameworks);
-    let mut find = Command::new(&python);
-    find.args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]);
-    let packages = PathBuf::from(String::from_utf8(common::run(&mut find).stdout).unwrap().trim());
-    let mut build = Command::new(&python);
-    build
-        .arg(common::root().join("python/tests/standin/build.py"))
-        .arg(dir.join("standin"));
-    for folder in folders {
-        let entries = std::fs::read_dir(packages.join(folder)).unwrap();
-        let paths = entries.map(|entry| entry.unwrap().path());
-        build.args(paths.filter(|path| path.to_str().unwrap().contains(".so")));
-    }
-    common::run(&mut build);
+    let (python, dir) = installed(frameworks, "hooks");
+    standins(&python, folders, &dir);
     let driver = simcuda::directory().expect("the simulated libcuda.so.1 is there or can be built");
     let standin = format!("{}:{}", dir.join("standin").display(), driver.display());
     pytest(&python, tests, &[("TRTALLOC_TEST_STANDIN", &standin)]);
 }
 
-/// The Python of an environment with frameworks and the package, and a folder for the test.
-fn installed(frameworks: &[&str]) -> (PathBuf, PathBuf) {
+/// The Python of an environment with frameworks and this checkout's package, and a folder for a test's files.
+fn installed(frameworks: &[&str], test: &str) -> (PathBuf, PathBuf) {
     // The frameworks' wheels with CUDA, and the stand-ins' layouts, are for this machine.
     if !cfg!(target_arch = "x86_64") {
         common::skip("frameworks", "their wheels with CUDA are for x86-64");
@@ -169,7 +197,7 @@ fn installed(frameworks: &[&str]) -> (PathBuf, PathBuf) {
         Ok(python) => python,
         Err(reason) => common::skip("frameworks", &reason),
     };
-    let dir = common::scratch(&frameworks[0].replace("==", "-"));
+    let dir = common::scratch(&format!("{}-{test}", frameworks[0].replace("==", "-")));
     let wheel = match wheel(&dir) {
         Ok(wheel) => wheel,
         Err(reason) => common::skip("hatchling", &reason),
@@ -177,4 +205,21 @@ fn installed(frameworks: &[&str]) -> (PathBuf, PathBuf) {
     let install = ["install", "--no-deps", "--no-index", "--force-reinstall"];
     pip(&python, &[&install[..], &[wheel.to_str().unwrap()]].concat()).unwrap();
     (python, dir)
+}
+
+/// Stand-ins in `standin` of the folder `dir` for NVIDIA's libraries, which the frameworks' libraries in `folders` need.
+fn standins(python: &Path, folders: &[&str], dir: &Path) {
+    let mut find = Command::new(python);
+    find.args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]);
+    let packages = PathBuf::from(String::from_utf8(common::run(&mut find).stdout).unwrap().trim());
+    let mut build = Command::new(python);
+    build
+        .arg(common::root().join("python/tests/standin/build.py"))
+        .arg(dir.join("standin"));
+    for folder in folders {
+        let entries = std::fs::read_dir(packages.join(folder)).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        build.args(paths.filter(|path| path.to_str().unwrap().contains(".so")));
+    }
+    common::run(&mut build);
 }

@@ -130,6 +130,8 @@ fn wheels_carry_the_library_and_name_its_platform() {
     for name in [
         "trtalloc/__init__.py",
         "trtalloc/__main__.py",
+        "trtalloc/_cuda_headers/missing/crt/host_defines.h",
+        "trtalloc/_torch_allocator.cpp",
         "trtalloc/py.typed",
         "trtalloc/libtrtalloc.so",
     ] {
