@@ -7,9 +7,9 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::sync::mpsc::{Sender, channel};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::super::{Context, DriverError, Failure, Result};
 use super::failure::{CONTEXT_NULL, check, check_context};
@@ -75,6 +75,29 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Calls of AscendCL, whose result goes elsewhere.
 type Work = Box<dyn FnOnce(&Acl) -> Result<()> + Send>;
 
+/// What came of calls on the driver's thread.
+#[derive(Default)]
+struct Outcome {
+    result: Mutex<Option<Result<()>>>,
+    known: Condvar,
+}
+
+/// Sets an outcome. If it is dropped before, as where a job panics, no thread has made the calls.
+struct Setter(Arc<Outcome>);
+
+impl Setter {
+    fn set(&self, result: Result<()>) {
+        self.0.result.lock().get_or_insert(result);
+        self.0.known.notify_one();
+    }
+}
+
+impl Drop for Setter {
+    fn drop(&mut self) {
+        self.set(Err(no_thread()));
+    }
+}
+
 /// A thread for calls in contexts that the calling thread does not have. The first such call creates it.
 #[derive(Default)]
 pub(super) struct Worker {
@@ -131,15 +154,18 @@ impl Worker {
         value.ok_or_else(no_thread)
     }
 
-    /// As [`Worker::run`]. It has no type parameter, so that the library has its channel and its closures once.
+    /// As [`Worker::run`]. It has no type parameter, so that the library has its closures once.
     fn run_erased(&self, acl: &Arc<Acl>, context: Option<Context>, work: Work) -> Result<()> {
-        let (sender, outcome) = sync_channel(1);
-        let acl = acl.clone();
-        self.hand_over(Box::new(move || {
-            // The receiver waits below, and there is room for the one result.
-            let _ = sender.send(in_context(&acl, context, work));
-        }))?;
-        outcome.recv().map_err(|_| no_thread())?
+        let outcome = Arc::new(Outcome::default());
+        let (setter, acl) = (Setter(outcome.clone()), acl.clone());
+        self.hand_over(Box::new(move || setter.set(in_context(&acl, context, work))))?;
+        let mut result = outcome.result.lock();
+        loop {
+            match result.take() {
+                Some(result) => return result,
+                None => outcome.known.wait(&mut result),
+            }
+        }
     }
 
     fn hand_over(&self, job: Job) -> Result<()> {
