@@ -114,6 +114,8 @@ def _built() -> Path:
     """The shared library for this PyTorch, compiled where it was not yet."""
     import torch
 
+    if not getattr(torch, "__file__", None):
+        raise RuntimeError("this PyTorch has no folder")
     compiler = os.environ.get("CXX", "c++").split()
     flags = _flags(Path(torch.__file__).parent)
     what = [torch.__version__, *compiler, *flags, sys.platform, os.uname().machine, _SOURCE.read_text()]

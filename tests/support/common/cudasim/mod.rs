@@ -26,6 +26,11 @@ pub fn folder(old: bool) -> PathBuf {
     folder
 }
 
+/// Whether `folder` is known.
+pub fn is_there() -> bool {
+    std::env::var_os("TRTALLOC_TEST_CUDASIM").is_some_and(|folder| !folder.is_empty())
+}
+
 /// A child process finds the driver of that version, with that many devices and bytes of memory.
 pub fn environment(command: &mut Command, version: u32, devices: u32, memory: u64) {
     command
