@@ -1,6 +1,7 @@
 //! What a refusal means: no trim makes a request possible that is refused although all work has completed.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use trtalloc::allocator::Request;
 use trtalloc::error::Error;
@@ -24,6 +25,11 @@ impl World {
         // Without context events, a thread waits for the work, and may not have come to its end in time.
         let events = self.allocator.driver().features().context_events;
         if !self.retries || !events || capturing || !matches!(error, Error::OutOfMemory(_)) || !self.synchronize_all() {
+            return;
+        }
+        // What the pool takes for a capture that runs counts as over two seconds later, which may be before the trim.
+        let captures = self.allocator.driver().running_captures();
+        if !captures.seen(-1, Duration::ZERO, |_| true).is_empty() {
             return;
         }
         let again = || match self.ask(|allocator| allocator.allocate_for(request, tag)) {
